@@ -162,9 +162,7 @@ def make_kernel(
     one_per_head = [PatternMask(pattern, queries, keys, tile) for pattern in patterns] * (heads // len(patterns))
     check_tile_lists(one_per_head)
     sizes = kernels.BlockSizes(
-        **{f'block_{axis}{part}': tile for axis in ('q', 'kv') for part in ('', '_dkv', '_dq')},
-        block_kv_compute=tile,
-        block_kv_dkv_compute=tile,
+        block_q=tile, block_kv=tile, block_q_dkv=tile, block_kv_dkv=tile, block_q_dq=tile, block_kv_dq=tile
     )
     with jax.ensure_compile_time_eval():  # The kernel's lists are computed once, also if a program is being traced.
         return kernels.make_splash_mha(
@@ -217,9 +215,12 @@ def map_over_rows_and_heads(kernel: Any, arrays: list[Array], segments: kernels.
     rows, heads, *_ = partition('BHKK', arrays[0].shape, mesh, ACTIVATIONS)
     key_heads = partition('BHKK', arrays[1].shape, mesh, ACTIVATIONS)[1]
     by_head = PartitionSpec(rows, heads if heads == key_heads else None)
-    by_row = None if segments is None else kernels.SegmentIds(PartitionSpec(rows), PartitionSpec(rows))
     mapped = jax.shard_map(
-        compute, mesh=mesh, in_specs=(by_head, by_head, by_head, by_row), out_specs=by_head, check_vma=False
+        compute,
+        mesh=mesh,
+        in_specs=(by_head, by_head, by_head, PartitionSpec(rows)),
+        out_specs=by_head,
+        check_vma=False,
     )
     return mapped(*arrays, segments)
 
@@ -239,7 +240,9 @@ def check_supported(request: Request) -> None:
     lack.
     """
     tuning, width, mesh = device_tuning(), request.query.shape[3], device_mesh()
-    patterns = head_patterns(request_pattern(request), request.query.shape[2])
+    pattern = request_pattern(request)
+    raise_unsupported('splash', {'patterns that differ by layer in one program': bool(pattern.layers)})
+    patterns = head_patterns(pattern, request.query.shape[2])
     lacks = {
         'TPU on this machine': tuning.splash_tile == 0,
         f'inputs of type {request.query.dtype}': request.query.dtype != jnp.bfloat16,

@@ -158,6 +158,12 @@ def test_types_widths_and_devices_are_checked():
         attend(Q, Q, Q, parse_mechanism('full'), backend='splash')
 
 
+def test_patterns_that_differ_by_layer_are_refused():
+    request = make_request(Q, Q, Q, parse_mechanism('bigbird(64, 1)').for_layer((0, 1)), layer=1)
+    with using_platform('tpu'), pytest.raises(NotImplementedError, match='no patterns that differ by layer in one'):
+        check_supported(request)
+
+
 def test_patterns_with_many_different_tiles_are_refused():
     """Their masks would take most of the chip's memory."""
     q = jnp.ones((1, 4096, 1, 64), jnp.bfloat16)
