@@ -92,11 +92,12 @@ class HloProgram:
 
     computations: dict[str, Computation]
     entry: str
+    takes_shortest_branch: bool = False  # which branch of a conditional counts: the shortest, else the longest
 
     def executed_instructions(self) -> Iterator[ExecutedInstruction]:
         """Yields every instruction that runs, also inside fusions and loops, with the number of its executions.
 
-        Of a conditional's branches, only the longest one counts.
+        Of a conditional's branches, only the longest one counts, or the shortest one if `takes_shortest_branch`.
         """
         return self._executed_in_computation(self.entry, 1, self.entry)
 
@@ -114,11 +115,12 @@ class HloProgram:
                 yield from self._executed_in_computation(called, inner, scope if is_part else called)
 
     def running_computations(self, instruction: HloInstruction) -> tuple[str, ...]:
-        """Returns the names of the computations that an instruction runs; of a conditional, only the longest branch."""
+        """Returns the names of the computations that an instruction runs; of a conditional, only one branch."""
         called = instruction.called_computations
-        return (
-            (max(called, key=self.result_element_count),) if instruction.opcode == 'conditional' and called else called
-        )
+        if instruction.opcode != 'conditional' or not called:
+            return called
+        choose = min if self.takes_shortest_branch else max
+        return (choose(called, key=self.result_element_count),)
 
     def result_element_count(self, name: str) -> int:
         """Returns the number of elements in all results of a computation, a rough measure of its run time."""

@@ -1,5 +1,7 @@
 """Tests which instructions of a compiled program's text run, and how often."""
 
+import dataclasses
+
 import pytest
 
 from efficient_attention.planning.hlo_program import Shape, parse_program, parse_shapes
@@ -40,9 +42,12 @@ def test_of_a_condition_the_longest_branch_runs():
 
 """
     chosen = '  %chosen = f32[4,16]{1,0} conditional(%zero, %a, %a), branch_computations={%short, %long}\n'
-    text = TEXT.replace('ENTRY', branches + 'ENTRY').replace('  %wide', chosen + '  %wide')
-    names = {run.instruction.name for run in parse_program(text).executed_instructions()}
+    program = parse_program(TEXT.replace('ENTRY', branches + 'ENTRY').replace('  %wide', chosen + '  %wide'))
+    names = {run.instruction.name for run in program.executed_instructions()}
     assert {'chosen', 'first', 'second'} <= names and 'once' not in names
+    shortest = dataclasses.replace(program, takes_shortest_branch=True)
+    names = {run.instruction.name for run in shortest.executed_instructions()}
+    assert {'chosen', 'once'} <= names and names.isdisjoint({'first', 'second'})
 
 
 @pytest.mark.parametrize('first, step, turns', [(0, 2, 2), (1, 1, 2), (0, 3, 1), (-1, 1, 4)])

@@ -40,9 +40,51 @@ def log_softmax_features(x: Float[Array, '*batch K'], projection_RK: Float[Array
 
     The factor R^(-1/2) is left out, because it cancels in the quotient.
     """
-    x = x.astype(jnp.float32)
+    if x.dtype == jnp.bfloat16:
+        return log_softmax_features_of_bfloat16(x, projection_RK)
     x = x * x.shape[-1] ** -0.25
     return project(x, projection_RK) - 0.5 * jnp.square(x).sum(axis=-1, keepdims=True)
+
+
+@jax.custom_vjp
+def log_softmax_features_of_bfloat16(
+    x: Float[Array, '*batch K'], projection_RK: Float[Array, 'R K']
+) -> Float[Array, '*batch R']:
+    """Returns the log features of the softmax kernel in float32, from a product with bfloat16 operands.
+
+    The projection is the sum of two bfloat16 parts up to 2^-17 of its size. The gradient of x is rounded to bfloat16
+    before it is multiplied, and the projection gets no gradient.
+    """
+    width = x.shape[-1]
+    high_RK, low_RK = split_into_bfloat16(projection_RK * width**-0.25)
+    parts_RX, x_twice = (jnp.concatenate(both, axis=-1) for both in ((high_RK, low_RK), (x, x)))
+    product = jnp.einsum('...X,RX->...R', x_twice, parts_RX, preferred_element_type=jnp.float32)
+    return product - 0.5 * width**-0.5 * jnp.square(x.astype(jnp.float32)).sum(axis=-1, keepdims=True)
+
+
+def forward(x: Float[Array, '*batch K'], projection_RK: Float[Array, 'R K']) -> tuple[Array, tuple[Array, Array]]:
+    """Returns the results of `log_softmax_features_of_bfloat16`, and the arrays saved for the backward pass."""
+    return log_softmax_features_of_bfloat16(x, projection_RK), (x, projection_RK)
+
+
+def backward(saved: tuple[Array, Array], dlogs: Float[Array, '*batch R']) -> tuple[Array, Array]:
+    """Returns the gradient of x, and zeros for the projection; one product also sums the gradients of a vector."""
+    x, projection_RK = saved
+    width = x.shape[-1]
+    high_RK = split_into_bfloat16(projection_RK * width**-0.25)[0]
+    columns_RV = jnp.concatenate([high_RK, jnp.ones_like(high_RK[:, :1])], axis=-1)
+    both = jnp.einsum('...R,RV->...V', dlogs.astype(x.dtype), columns_RV, preferred_element_type=jnp.float32)
+    dx = both[..., :-1] - width**-0.5 * both[..., -1:] * x.astype(jnp.float32)
+    return dx.astype(x.dtype), jnp.zeros_like(projection_RK)
+
+
+log_softmax_features_of_bfloat16.defvjp(forward, backward)
+
+
+def split_into_bfloat16(x: Float[Array, '...']) -> tuple[Array, Array]:
+    """Returns two bfloat16 arrays whose sum is a float32 array, up to 2^-17 of its size."""
+    high = jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)  # XLA may remove a pair of conversions
+    return high.astype(jnp.bfloat16), (x - high).astype(jnp.bfloat16)
 
 
 def log_relu_features(x: Float[Array, '*batch K'], projection_RK: Float[Array, 'R K']) -> Float[Array, '*batch R']:

@@ -43,6 +43,7 @@ from efficient_attention.attention.features.chunks import (
 )
 from efficient_attention.attention.features.feature_map import FeatureMap, mask_keys
 from efficient_attention.attention.features.key_sums import KeySums, add_keys, bring_to_common_scale, zero_key_sums
+from efficient_attention.attention.features.parallel_chunks import attend_all_chunks
 from efficient_attention.attention.features.segment_sums import SegmentSums, causal_segment_step, reverse_segment_step
 
 Carry = Any  # carried from chunk to chunk: KeySums, or SegmentSums for packed segments
@@ -93,13 +94,16 @@ def attend_causal(
         last, outputs = go(walk, start, jax.tree.map(jnp.flipud, chunks))
         out_BLHK, lse_BLH = (merge_chunks(jnp.flipud(x), length) for x in outputs)
         return (out_BLHK, lse_BLH), last.sums
-    last, outputs = go(make_chunk_scan(inputs, features, reads, attend_chunk), start, chunks)
+    if inputs.segments_BL is None and device_tuning().feature_prefix_sums:
+        last, outputs = attend_all_chunks(sums, chunks, features)
+    else:
+        last, outputs = go(make_chunk_scan(inputs, features, reads, attend_chunk), start, chunks)
     out_BLHK, lse_BLH = (merge_chunks(x, length) for x in outputs)
     if reads == 'earlier':
 
         def rescan_chunks(attend: AttendChunk) -> Outputs:
             out, lse = scan_sequentially(make_chunk_scan(inputs, features, reads, attend), start, chunks)[1]
-            return merge_chunks(out, length), merge_chunks(lse, length)
+            return merge_chunks(out.astype(out_BLHK.dtype), length), merge_chunks(lse, length)
 
         exactly = jax.checkpoint(functools.partial(rescan_chunks, attend_chunk_exactly))
 
@@ -116,7 +120,7 @@ def attend_causal(
             rescan_if_features_overlap if features.has_zeros else exactly,
             lambda: (out_BLHK, lse_BLH),
         )
-    return (out_BLHK, lse_BLH), last if inputs.segments_BL is None else last.sums
+    return (out_BLHK.astype(jnp.float32), lse_BLH), last if inputs.segments_BL is None else last.sums
 
 
 def make_chunk_scan(inputs: FeatureAttentionInputs, features: FeatureMap, reads: str, attend: AttendChunk) -> ChunkScan:
@@ -153,6 +157,7 @@ def causal_step(
     """Computes one chunk of causal linear attention: returns the key sums after the chunk,
     and outputs and log-sum-exp of the chunk's queries.
     """
+    chunk = chunk.in_float32()
     key_logs_BGCR = mask_keys(features.map_to_log_features(chunk.key_BGCK), chunk.valid_BC)
     sums, key_BGCR = bring_to_common_scale(before, key_logs_BGCR)
     query_logs_BGhCR = features.map_to_log_features(chunk.query_BGhCK)

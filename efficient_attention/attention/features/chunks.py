@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Shaped
 
 
 class FeatureAttentionInputs(NamedTuple):
@@ -27,7 +27,7 @@ class FeatureAttentionInputs(NamedTuple):
 
 
 class PositionChunk(NamedTuple):
-    """The float32 queries, keys and values of C neighbouring positions;
+    """The queries, keys and values of C neighbouring positions;
     several chunks have a leading axis n in each array.
     """
 
@@ -36,6 +36,11 @@ class PositionChunk(NamedTuple):
     value_BGCK: Array
     valid_BC: Array | None
     segments_BC: Array | None
+
+    def in_float32(self) -> 'PositionChunk':
+        """Returns the chunk with float32 queries, keys and values."""
+        query, key, value = (x.astype(jnp.float32) for x in self[:3])
+        return PositionChunk(query, key, value, self.valid_BC, self.segments_BC)
 
 
 def cut_into_chunks(x: Shaped[Array, '...'], size: int) -> Array:
@@ -46,18 +51,20 @@ def cut_into_chunks(x: Shaped[Array, '...'], size: int) -> Array:
     return x.reshape(x.shape[0], -1, size, *x.shape[2:]).swapaxes(0, 1)
 
 
-def cut_queries(query_BLHK: Array, groups: int, size: int) -> Float[Array, 'n B G h C K']:
-    """Returns float32 queries [n, B, G, h, C, K] in chunks of `size` positions;
+def cut_queries(
+    query_BLHK: Array, groups: int, size: int, dtype: jnp.dtype = jnp.float32
+) -> Shaped[Array, 'n B G h C K']:
+    """Returns queries [n, B, G, h, C, K] in chunks of `size` positions;
     the h query heads of one key head are neighbours.
     """
-    query_nBCHK = cut_into_chunks(query_BLHK.astype(jnp.float32), size)
+    query_nBCHK = cut_into_chunks(query_BLHK.astype(dtype), size)
     query_nBCGhK = query_nBCHK.reshape(*query_nBCHK.shape[:3], groups, -1, query_nBCHK.shape[-1])
     return jnp.moveaxis(query_nBCGhK, 2, 4)
 
 
-def cut_keys(key_BMGK: Array, size: int) -> Float[Array, 'n B G C K']:
-    """Returns float32 keys or values [n, B, G, C, K] in chunks of `size` positions."""
-    return cut_into_chunks(key_BMGK.astype(jnp.float32), size).swapaxes(2, 3)
+def cut_keys(key_BMGK: Array, size: int, dtype: jnp.dtype = jnp.float32) -> Shaped[Array, 'n B G C K']:
+    """Returns keys or values [n, B, G, C, K] in chunks of `size` positions."""
+    return cut_into_chunks(key_BMGK.astype(dtype), size).swapaxes(2, 3)
 
 
 def split_mask_into_chunks(valid_BM: Array | None, batch: int, length: int, size: int) -> Bool[Array, 'n B C'] | None:
@@ -73,13 +80,13 @@ def split_mask_into_chunks(valid_BM: Array | None, batch: int, length: int, size
 
 def cut_inputs(inputs: FeatureAttentionInputs, size: int) -> PositionChunk:
     """Returns queries, keys, values and masks cut into n chunks of `size` positions;
-    each array has a leading axis n.
+    each array has a leading axis n and its own dtype.
     """
     batch, length = inputs.query_BLHK.shape[:2]
     return PositionChunk(
-        cut_queries(inputs.query_BLHK, inputs.key_BLGK.shape[2], size),
-        cut_keys(inputs.key_BLGK, size),
-        cut_keys(inputs.value_BLGK, size),
+        cut_queries(inputs.query_BLHK, inputs.key_BLGK.shape[2], size, inputs.query_BLHK.dtype),
+        cut_keys(inputs.key_BLGK, size, inputs.key_BLGK.dtype),
+        cut_keys(inputs.value_BLGK, size, inputs.value_BLGK.dtype),
         split_mask_into_chunks(inputs.valid_BL, batch, length, size),
         None if inputs.segments_BL is None else cut_into_chunks(inputs.segments_BL, size),
     )

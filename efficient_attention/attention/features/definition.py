@@ -49,7 +49,9 @@ def feature_weights(request: Request, features: FeatureMap) -> tuple[Float[Array
     """
     raise_unsupported(request.mechanism.name, {'additive bias': request.bias is not None})
     key_BMHK = jnp.repeat(request.key, request.query.shape[2] // request.key.shape[2], axis=2)
-    query_logs_BHLR, key_logs_BHMR = (features.map_to_log_features(x.swapaxes(1, 2)) for x in (request.query, key_BMHK))
+    query_logs_BHLR, key_logs_BHMR = (
+        features.map_to_log_features(x.swapaxes(1, 2).astype(jnp.float32)) for x in (request.query, key_BMHK)
+    )
 
     @jax.checkpoint
     def of_query(query_logs_BHR: Array) -> Array:

@@ -60,7 +60,7 @@ def causal_segment_step(
         attend: how queries read keys of their chunk.
         reads: 'earlier' = keys up to the query, 'chunk' = all keys of the segment in the chunk or before it.
     """
-    segments_BC = segments_of(chunk)
+    chunk, segments_BC = chunk.in_float32(), segments_of(chunk)
     open_BC, last_BC = segments_BC == before.segment_B[:, None], segments_BC == segments_BC[:, -1:]
     key_logs_BGCR = mask_keys(features.map_to_log_features(chunk.key_BGCK), chunk.valid_BC)
     level_sums, key_logs_BGCR, levels_BGC = subtract_segment_maximum(before.sums, key_logs_BGCR, segments_BC, open_BC)
@@ -84,7 +84,7 @@ def reverse_segment_step(
     """Computes one chunk of packed segments in which queries read only the keys after their chunk; the scan starts at
     the last chunk.
     """
-    segments_BC, sums = segments_of(chunk), after.sums
+    chunk, segments_BC, sums = chunk.in_float32(), segments_of(chunk), after.sums
     open_BC, first_BC = segments_BC == after.segment_B[:, None], segments_BC == segments_BC[:, :1]
     query_logs_BGhCR = features.map_to_log_features(chunk.query_BGhCK)
     query_BGhCR, scale_BGhC = query_features(query_logs_BGhCR, sums.stabiliser_BGR[:, :, None, None])

@@ -1,0 +1,152 @@
+"""Computes causal linear attention for all chunks at once, as accelerators do for rows that are not packed.
+
+The scale of a feature is its largest logarithm up to the end of a chunk, so later keys affect the scale of no earlier
+chunk. These running maxima come first. Then every chunk's features and sums are computed once, and an associative scan
+adds up the sums of earlier chunks. Products have operands in the dtype of the inputs, and sums in float32.
+
+The backward passes are written out. They read the rounded features instead of their logarithms, and the gradient of the
+scan is the same scan in the opposite direction.
+
+Axes: n chunks of C positions, G key heads with h query heads each, R features, K head width; V = K + 1.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Shaped
+
+from efficient_attention.attention.features.chunk_attention import Outputs
+from efficient_attention.attention.features.chunks import PositionChunk
+from efficient_attention.attention.features.feature_map import FeatureMap, divide_sums, mask_keys
+from efficient_attention.attention.features.key_sums import KeySums
+
+product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+
+
+def rounded_product(equation: str, left: Shaped[Array, '...'], right: Shaped[Array, '...']) -> Array:
+    """Returns an einsum in the dtype of its operands.
+
+    Accelerators sum in float32 and round the sums. With a float32 result that is rounded afterwards, XLA may merge the
+    product with another one and write the float32 array to memory.
+    """
+    return jnp.einsum(equation, left, right)
+
+
+def attend_all_chunks(before: KeySums, chunks: PositionChunk, features: FeatureMap) -> tuple[KeySums, Outputs]:
+    """Returns the key sums after the last chunk, outputs [n, B, G, h, C, K] in the dtype of the values, and float32
+    log-sum-exps [n, B, G, h, C].
+
+    Args:
+        before: the sums over keys before the first chunk.
+        chunks: n >= 1 chunks in the dtype of the inputs, without segments.
+        features: the feature map of queries and keys.
+    """
+    dtype = chunks.value_BGCK.dtype
+    key_logs_nBGCR = features.map_to_log_features(chunks.key_BGCK)
+    if chunks.valid_BC is not None:
+        key_logs_nBGCR = jax.vmap(mask_keys)(key_logs_nBGCR, chunks.valid_BC)
+    highest_nBGR = jax.lax.stop_gradient(key_logs_nBGCR.max(axis=3))
+    highest_mBGR = jax.lax.cummax(jnp.concatenate([jax.lax.stop_gradient(before.stabiliser_BGR)[None], highest_nBGR]))
+    stabiliser_nBGR, shrink_nBGR = highest_mBGR[1:], jnp.exp(highest_mBGR[:-1] - highest_mBGR[1:])
+    key_nBGCR = rounded_features(key_logs_nBGCR, stabiliser_nBGR[:, :, :, None], dtype)
+    if chunks.valid_BC is not None:  # a chunk without any key before its end has the scale of masked keys
+        key_nBGCR = jnp.where(chunks.valid_BC[:, :, None, :, None], key_nBGCR, jnp.zeros((), dtype))
+    query_logs_nBGhCR = features.map_to_log_features(chunks.query_BGhCK) + stabiliser_nBGR[:, :, :, None, None]
+    scale_nBGhC = jax.lax.stop_gradient(query_logs_nBGhCR.max(axis=-1))
+    query_nBGhCR = rounded_features(query_logs_nBGhCR, scale_nBGhC[..., None], dtype)
+    value_nBGCV = jnp.concatenate([chunks.value_BGCK, jnp.ones_like(chunks.value_BGCK[..., :1])], axis=-1)
+    start_BGRV = jnp.concatenate([before.sums_BGRK, before.normaliser_BGR[..., None]], axis=-1)
+    both_nBGhCV, last_BGRV = causal_products(query_nBGhCR, key_nBGCR, value_nBGCV, start_BGRV, shrink_nBGR)
+    last = KeySums(last_BGRV[..., :-1], last_BGRV[..., -1], stabiliser_nBGR[-1])
+    out_nBGhCK, lse_nBGhC = divide_sums(both_nBGhCV[..., :-1], both_nBGhCV[..., -1], scale_nBGhC)
+    return last, (out_nBGhCK.astype(dtype), lse_nBGhC)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def rounded_features(logs: Shaped[Array, '...'], stabiliser: Shaped[Array, '...'], dtype: jnp.dtype) -> Array:
+    """Returns features divided by exp(stabiliser), in a dtype; the stabiliser gets no gradient."""
+    return jnp.exp(logs - stabiliser).astype(dtype)
+
+
+def rounded_features_forward(
+    logs: Shaped[Array, '...'], stabiliser: Shaped[Array, '...'], dtype: jnp.dtype
+) -> tuple[Array, tuple[Array, Array]]:
+    """Returns the rounded features, and the arrays saved for the backward pass."""
+    features = rounded_features(logs, stabiliser, dtype)
+    return features, (features, stabiliser)
+
+
+def rounded_features_backward(
+    _: jnp.dtype, saved: tuple[Array, Array], dfeatures: Shaped[Array, '...']
+) -> tuple[Array, Array]:
+    """Returns the gradients of the log features, and zeros for the stabiliser."""
+    features, stabiliser = saved
+    return (dfeatures * features).astype(jnp.float32), jnp.zeros_like(stabiliser)
+
+
+rounded_features.defvjp(rounded_features_forward, rounded_features_backward)
+
+
+@jax.custom_vjp
+def causal_products(
+    query_nBGhCR: Array, key_nBGCR: Array, value_nBGCV: Array, start_BGRV: Array, shrink_nBGR: Array
+) -> tuple[Array, Array]:
+    """Returns the products of queries with all keys up to themselves, times the values, [n, B, G, h, C, V], and the
+    sums of keys times values after the last chunk.
+
+    `shrink_nBGR` converts sums from the scale of the chunk before, for the first chunk from the scale of `start_BGRV`.
+    It gets no gradient.
+    """
+    return causal_products_forward(query_nBGhCR, key_nBGCR, value_nBGCV, start_BGRV, shrink_nBGR)[0]
+
+
+def causal_products_forward(
+    query_nBGhCR: Array, key_nBGCR: Array, value_nBGCV: Array, start_BGRV: Array, shrink_nBGR: Array
+) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
+    """Returns the results of `causal_products`, and the arrays saved for the backward pass."""
+    sums_nBGRV = product('nBGCR,nBGCV->nBGRV', key_nBGCR, value_nBGCV)
+    sums_nBGRV, last_BGRV = sums_before_each(start_BGRV, sums_nBGRV, shrink_nBGR)
+    sums_nBGRV = sums_nBGRV.astype(query_nBGhCR.dtype)
+    inside_nBGhCc = jnp.tril(rounded_product('nBGhCR,nBGcR->nBGhCc', query_nBGhCR, key_nBGCR))
+    both_nBGhCV = product('nBGhCc,nBGcV->nBGhCV', inside_nBGhCc, value_nBGCV)
+    both_nBGhCV += product('nBGhCR,nBGRV->nBGhCV', query_nBGhCR, sums_nBGRV)
+    saved = query_nBGhCR, key_nBGCR, value_nBGCV, sums_nBGRV, inside_nBGhCc, shrink_nBGR
+    return (both_nBGhCV, last_BGRV), saved
+
+
+def causal_products_backward(saved: tuple[Array, ...], gradients: tuple[Array, Array]) -> tuple[Array, ...]:
+    """Returns the gradients of queries, keys, values and sums, and zeros for `shrink_nBGR`."""
+    query_nBGhCR, key_nBGCR, value_nBGCV, sums_nBGRV, inside_nBGhCc, shrink_nBGR = saved
+    dtype = query_nBGhCR.dtype
+    dboth_nBGhCV = gradients[0].astype(dtype)
+    dsums_nBGRV = product('nBGhCR,nBGhCV->nBGRV', query_nBGhCR, dboth_nBGhCV)
+    ahead_nBGR = jnp.concatenate([jnp.ones_like(shrink_nBGR[:1]), shrink_nBGR[:0:-1]])
+    dsums_nBGRV, dlast_BGRV = sums_before_each(gradients[1], dsums_nBGRV[::-1], ahead_nBGR)
+    dsums_nBGRV = dsums_nBGRV[::-1].astype(dtype)
+    dinside_nBGhCc = jnp.tril(rounded_product('nBGhCV,nBGcV->nBGhCc', dboth_nBGhCV, value_nBGCV))
+    dquery_nBGhCR = rounded_product('nBGhCc,nBGcR->nBGhCR', dinside_nBGhCc, key_nBGCR)
+    dquery_nBGhCR += rounded_product('nBGhCV,nBGRV->nBGhCR', dboth_nBGhCV, sums_nBGRV)
+    dkey_nBGCR = rounded_product('nBGhCc,nBGhCR->nBGcR', dinside_nBGhCc, query_nBGhCR)
+    dkey_nBGCR += rounded_product('nBGCV,nBGRV->nBGCR', value_nBGCV, dsums_nBGRV)
+    dvalue_nBGCV = rounded_product('nBGhCc,nBGhCV->nBGcV', inside_nBGhCc, dboth_nBGhCV)
+    dvalue_nBGCV += rounded_product('nBGCR,nBGRV->nBGCV', key_nBGCR, dsums_nBGRV)
+    return dquery_nBGhCR, dkey_nBGCR, dvalue_nBGCV, dlast_BGRV * shrink_nBGR[0][..., None], jnp.zeros_like(shrink_nBGR)
+
+
+causal_products.defvjp(causal_products_forward, causal_products_backward)
+
+
+def sums_before_each(start_BGRV: Array, sums_nBGRV: Array, shrink_nBGR: Array) -> tuple[Array, Array]:
+    """Returns the sums before each chunk [n, B, G, R, V] on the scale of this chunk, and the sums after the last
+    chunk.
+    """
+    shrink_nBGR1 = shrink_nBGR[..., None]
+    added_nBGRV = jnp.concatenate([start_BGRV[None], sums_nBGRV[:-1]])
+
+    def combine(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
+        return left[0] * right[0], left[1] * right[0] + right[1]
+
+    before_nBGRV = jax.lax.associative_scan(combine, (shrink_nBGR1, shrink_nBGR1 * added_nBGRV))[1]
+    return before_nBGRV, before_nBGRV[-1] + sums_nBGRV[-1]

@@ -1,0 +1,120 @@
+"""Plans the time and memory of single attention calls on a device that this machine need not have.
+
+    .venv-plan/bin/python scripts/benchmarks/planned_attention.py --lengths 16384,65536
+
+Compiles output and gradients of each mechanism on one row in bfloat16, 8 heads of 64. Prints the time of matrix
+products at the device's published peak, the time of memory traffic at its published bandwidth, and the compiler's
+temporary memory. The estimated time is the larger of both times. The column "ratio" divides it by the first mechanism's
+time at the same length. Nothing is run.
+
+These columns count the shortest branch of each conditional. The column "longest ms" is the estimate with the longest
+branches: causal attention with features computes its outputs again, pair by pair, if features underflow.
+"""
+
+from efficient_attention.processes.signal_thread import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
+
+import dataclasses
+import sys
+from typing import Any
+
+import jax
+from absl import flags
+
+from efficient_attention.attention.attend import attend
+from efficient_attention.attention.devices import using_platform
+from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import define_integers
+from efficient_attention.errors import InputError
+from efficient_attention.planning.cost import cost_of
+from efficient_attention.planning.hlo_program import parse_program
+from efficient_attention.planning.topology import Topology, make_topology_devices, parse_topology
+from efficient_attention.training.throughput import peak_flops
+
+HEADS, WIDTH = 8, 64
+ATTENTION = 'causal; linear(causal=True); favor(256, causal=True)'
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedCall:
+    """The planned cost of output and gradients of one attention call; times count the shortest branches."""
+
+    products: float  # milliseconds of matrix products at the device's published peak
+    traffic: float  # milliseconds of memory reads and writes at the published bandwidth
+    longest: float  # estimated milliseconds with the longest branch of each conditional
+    temporary: float  # MiB of temporary memory
+
+    @property
+    def estimate(self) -> float:
+        """The estimated milliseconds: the larger of products and traffic."""
+        return max(self.products, self.traffic)
+
+
+def main() -> None:
+    """Reads the flags, and prints the plan of each mechanism, one line per length."""
+    options = define_flags()
+    parse_flags(sys.argv, options=options)
+    mechanisms = {text.strip(): parse_mechanism(text.strip()) for text in options.attention.split(';')}
+    topology = parse_topology(options.topology)
+    if topology.chip is None:
+        raise InputError(f'--topology {options.topology}: the planner knows no peak and bandwidth of a CPU')
+    print(f'{options.topology}, 1 row, {HEADS} heads of {WIDTH}, bfloat16, output and gradients')
+    titles = (
+        f'{"products ms":>11} {"traffic ms":>10} {"estimate ms":>11} {"longest ms":>10} {"temp MiB":>8} {"ratio":>6}'
+    )
+    print(f'{"length":>7} {titles}')
+    for length in options.lengths:
+        first = 0.0
+        for text, mechanism in mechanisms.items():
+            call = plan_call(mechanism, length, topology)
+            first = first or call.estimate
+            figures = f'{call.products:>11.3f} {call.traffic:>10.3f} {call.estimate:>11.3f} {call.longest:>10.3f}'
+            print(f'{length:>7} {figures} {call.temporary:>8.1f} {call.estimate / first:>6.3f}  {text}', flush=True)
+
+
+def define_flags() -> flags.FlagValues:
+    """Defines the command-line flags of this script, and returns them."""
+    options = flags.FlagValues()
+    flags.DEFINE_string(
+        'attention', ATTENTION, 'Text forms of mechanisms, separated by semicolons.', flag_values=options
+    )
+    flags.DEFINE_string('topology', 'h200:1', 'One device, such as h200:1.', flag_values=options)
+    define_integers('lengths', (16_384,), 'Positions', options)
+    return options
+
+
+def plan_call(mechanism: Mechanism, length: int, topology: Topology) -> PlannedCall:
+    """Compiles output and gradients of one attention call for a device with known specifications; returns its plan."""
+    device, chip = make_topology_devices(topology)[0], topology.chip
+    peak = peak_flops(device.device_kind)
+    assert chip is not None and peak is not None, topology
+    compiled = compile_call(mechanism, length, device)
+    program = parse_program(compiled.as_text() or '')
+    (products, traffic), longest = (
+        (1e3 * cost.flops / peak, 1e3 * cost.bytes / chip.bandwidth)
+        for cost in (cost_of(dataclasses.replace(program, takes_shortest_branch=True)), cost_of(program))
+    )
+    return PlannedCall(products, traffic, max(longest), compiled.memory_analysis().temp_size_in_bytes / 2**20)
+
+
+def compile_call(mechanism: Mechanism, length: int, device: jax.Device) -> jax.stages.Compiled:
+    """Compiles output and gradients of one attention call on one row in bfloat16 for a device."""
+    one = jax.sharding.SingleDeviceSharding(device)
+    x = jax.ShapeDtypeStruct((1, length, HEADS, WIDTH), 'bfloat16', sharding=one)
+    drawn = jax.ShapeDtypeStruct((), jax.random.key(0).dtype, sharding=one)
+
+    def both(q: jax.Array, k: jax.Array, v: jax.Array, dout: jax.Array, key: jax.Array) -> tuple:
+        options: dict[str, Any] = {'rng': key} if mechanism.randomness.always else {}
+        out, pull = jax.vjp(lambda *inputs: attend(*inputs, mechanism, **options), q, k, v)
+        return out, pull(dout)
+
+    with using_platform('tpu' if device.platform == 'tpu' else 'gpu', 1):
+        return jax.jit(both).lower(x, x, x, x, drawn).compile()
+
+
+if __name__ == '__main__':
+    run_command(main)
