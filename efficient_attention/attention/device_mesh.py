@@ -113,6 +113,11 @@ def shard_activations(x: Shaped[Array, '...'], letters: str) -> Shaped[Array, '.
     return constrain_sharding(x, letters, ACTIVATIONS)
 
 
+def has_divisible_heads(heads: int, key_heads: int) -> bool:
+    """Returns whether the mesh divides both query heads and key heads over its devices; True without a mesh."""
+    return heads % shard_count('H') == 0 and key_heads % shard_count('G') == 0
+
+
 def map_over_shards(function: Callable[[Array], Array], x_BHLM: Shaped[Array, 'B H L M']) -> Shaped[Array, 'B H L *']:
     """Returns `function(x_BHLM)`, which each device computes for its own rows and heads;
     `function` must keep the axes B, H and L.

@@ -96,8 +96,8 @@ class EncodedSource(NamedTuple):
 
     @property
     def attend_segments(self) -> AnySegments:
-        """Returns the segments as row lengths if these are known, because most backends of `attend` support lengths;
-        otherwise as segment numbers.
+        """Returns the segments as row lengths if these are known, because the backend `cudnn` supports no segment
+        numbers; otherwise as segment numbers.
         """
         return lengths_or_segments(self.segments_BM, self.lengths_B)
 
@@ -143,8 +143,8 @@ class Context(NamedTuple):
 
     @property
     def attend_segments(self) -> AnySegments:
-        """Returns the segments as row lengths if these are known, because most backends of `attend` support lengths;
-        otherwise as segment numbers.
+        """Returns the segments as row lengths if these are known, because the backend `cudnn` supports no segment
+        numbers; otherwise as segment numbers.
         """
         return lengths_or_segments(self.segments_BL, self.lengths_B)
 

@@ -93,7 +93,7 @@ def sums_and_gradients(
 def scale_gradients(_: Any, gradients: Any, cotangents: dict[str, Array]) -> tuple[Any, tuple[Array, None, Array]]:
     """Returns the gradients of parameters and chunks, from the gradients of the sum 'loss' and its cotangent."""
     dparameters, dhidden_nBcD, dweights_nBc = jax.tree.map(
-        lambda leaf: leaf * cotangents['loss'].astype(leaf.dtype), gradients
+        lambda leaf: (leaf.astype(jnp.float32) * cotangents['loss']).astype(leaf.dtype), gradients
     )
     return dparameters, (dhidden_nBcD, None, dweights_nBc)
 

@@ -103,7 +103,7 @@ def test_other_compilers_compile_the_same_products(text, package):
 def test_a_step_on_an_h200_spends_its_time_in_products(make: Callable[[], ConfigDict], rows: int, length: int):
     """Attention reaches cuDNN, so products take at least 0.6 of the estimated time, in at most 16 GiB.
 
-    With attention on XLA and without recomputation, their share is 0.20 and 0.26 (docs/results/scaling.md).
+    With attention on XLA and without recomputation, their share is 0.20 and 0.25 (docs/results/scaling.md).
     """
     if importlib.util.find_spec('jax_cuda13_plugin') is None:
         pytest.skip('needs jax_cuda13_plugin: make plan')

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.device_mesh import shard_activations
+from efficient_attention.attention.device_mesh import has_divisible_heads, shard_activations
 from efficient_attention.attention.devices import device_tuning
 from efficient_attention.attention.logits.definition import request_pattern
 from efficient_attention.attention.mechanism import raise_unsupported
@@ -20,7 +20,7 @@ from efficient_attention.attention.patterns import Pattern, Reach
 from efficient_attention.attention.request import Request, without_padding
 
 OLDEST_GPU = 8.0  # the lowest compute capability with cuDNN's fused attention (Ampere)
-WIDEST_HEAD = 128  # largest head width that all GPUs with cuDNN's fused attention support; some GPUs support 256
+WIDEST_HEAD = 256  # on the newest GPUs; JAX raises a NotImplementedError where cuDNN supports only 128
 
 
 def compute_attention(request: Request) -> tuple[Array, None]:
@@ -47,10 +47,13 @@ def attend_fused(request: Request, implementation: Literal['cudnn', 'xla']) -> A
             shard_activations(jnp.clip(one_B, 1, x.shape[1]), 'B')
             for one_B, x in zip(request.lengths, (request.query, request.key), strict=True)
         )
+    # cuDNN requires one sharding of queries, keys and values, so heads are only sharded if the mesh divides both.
+    by_head = has_divisible_heads(request.query.shape[2], request.key.shape[2])
     out = jax.nn.dot_product_attention(
-        shard_activations(request.query, 'BLHK'),
-        shard_activations(request.key, 'BMGK'),
-        shard_activations(request.value, 'BMGK'),
+        *(
+            shard_activations(x, letters if by_head else letters[:2] + 'KK')
+            for x, letters in ((request.query, 'BLHK'), (request.key, 'BMGK'), (request.value, 'BMGK'))
+        ),
         query_seq_lengths=query_lengths_B,
         key_value_seq_lengths=key_lengths_B,
         is_causal=reach.ahead == 0,

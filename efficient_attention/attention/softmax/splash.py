@@ -19,11 +19,12 @@ from jax import Array
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 from jax.sharding import PartitionSpec
+from jaxtyping import Shaped
 
-from efficient_attention.attention.device_mesh import ACTIVATIONS, device_mesh, partition
+from efficient_attention.attention.device_mesh import ACTIVATIONS, device_mesh, has_divisible_heads, partition
 from efficient_attention.attention.devices import device_tuning
 from efficient_attention.attention.logits.definition import request_pattern
-from efficient_attention.attention.mechanism import raise_unsupported, unsupported_error
+from efficient_attention.attention.mechanism import raise_unsupported
 from efficient_attention.attention.patterns import Pattern, head_patterns
 from efficient_attention.attention.patterns.tile_table import split_into_disjoint_patterns, tile_table
 from efficient_attention.attention.request import QueryKeyPair, Request, without_padding
@@ -34,8 +35,8 @@ LANES = 128  # tile sizes are multiples of a TPU's vector width
 # which tile is the fastest was not measured.
 LARGEST_TILES = {'TPU v5 lite': 1024, 'TPU v5': 1024, 'TPU v6 lite': 2048}
 WIDEST_HEAD = 256
-# Largest sum of the different masks of tiles. They are constants of the program, and take ten times their bytes in it:
-# the 16 MiB of masks of `bigbird(64)` at 4,096 positions took 490 MiB (libtpu 0.0.42, TPU v5e).
+# Largest sum of the different masks of tiles of all heads. They are constants of the program, and take many times their
+# bytes in it: the 16 MiB of masks of `bigbird(64)` at 4,096 positions took 490 MiB (libtpu 0.0.42, TPU v5e).
 MOST_MASK_BYTES = 2**22
 # Largest number of tiles in a kernel's lists. A list takes up to 5 bytes for each tile, in the scalar memory of a TPU
 # core, which has 1 MiB up to TPU v6e.
@@ -87,7 +88,7 @@ class PatternMask(masks.Mask):
         """The masks of all tiles of kind 1, by row and column of tiles; equal masks are one array.
 
         Raises:
-            NotImplementedError: the different masks take more than `MOST_MASK_BYTES`.
+            NotImplementedError: this head's masks take more than `MOST_MASK_BYTES`.
         """
         found: dict[tuple[int, int], np.ndarray] = {}
         different: dict[bytes, np.ndarray] = {}
@@ -95,9 +96,7 @@ class PatternMask(masks.Mask):
         for row, column in np.argwhere(self.kinds == 1).tolist():
             allowed_SS = np.asarray(self.pattern(queries_TS[row][:, None], keys_TS[column][None]))
             found[row, column] = different.setdefault(np.packbits(allowed_SS).tobytes(), allowed_SS)
-            if len(different) * self.tile**2 > MOST_MASK_BYTES:
-                limit = f'{MOST_MASK_BYTES >> 20} MiB of different masks of tiles'
-                raise unsupported_error('splash', f'support for a pattern with more than {limit}')
+            check_mask_count(len(different), self.tile)
         return found
 
 
@@ -161,17 +160,19 @@ def make_kernel(
     """
     one_per_head = [PatternMask(pattern, queries, keys, tile) for pattern in patterns] * (heads // len(patterns))
     check_tile_lists(one_per_head)
+    check_mask_bytes(one_per_head)
     sizes = kernels.BlockSizes(
         block_q=tile, block_kv=tile, block_q_dkv=tile, block_kv_dkv=tile, block_q_dq=tile, block_kv_dq=tile
     )
     with jax.ensure_compile_time_eval():  # The kernel's lists are computed once, also if a program is being traced.
-        return kernels.make_splash_mha(
+        kernel = kernels.make_splash_mha(
             masks.MultiHeadMask(one_per_head),
             block_sizes=sizes,
             head_shards=1,
             q_seq_shards=1,
             interpret=is_interpreted,
         )
+        return jax.tree.map(np.asarray, kernel)  # The cache of this function holds no memory of a device.
 
 
 def check_tile_lists(one_per_head: list[PatternMask]) -> None:
@@ -188,7 +189,23 @@ def check_tile_lists(one_per_head: list[PatternMask]) -> None:
     raise_unsupported('splash', {lack: listed > MOST_LISTED_TILES})
 
 
-def pad_rows(x: Array, tile: int) -> Array:
+def check_mask_bytes(one_per_head: list[PatternMask]) -> None:
+    """Raises a NotImplementedError if the different masks of tiles of all heads take more than `MOST_MASK_BYTES`."""
+    different = {
+        (head, id(allowed_SS))
+        for head, mask in enumerate(set(one_per_head))
+        for allowed_SS in mask.partial_tiles.values()
+    }
+    check_mask_count(len(different), one_per_head[0].tile)
+
+
+def check_mask_count(count: int, tile: int) -> None:
+    """Raises a NotImplementedError if this number of masks of tiles takes more than `MOST_MASK_BYTES`."""
+    lack = f'support for patterns with more than {MOST_MASK_BYTES >> 20} MiB of different masks of tiles'
+    raise_unsupported('splash', {lack: count * tile**2 > MOST_MASK_BYTES})
+
+
+def pad_rows(x: Shaped[Array, 'B L ...'], tile: int) -> Shaped[Array, 'B n ...']:
     """Returns an array [B, L, ...] padded with zeros along L to whole tiles."""
     return jnp.pad(x, ((0, 0), (0, -x.shape[1] % tile), *((0, 0),) * (x.ndim - 2)))
 
@@ -212,14 +229,14 @@ def map_over_rows_and_heads(kernel: Any, arrays: list[Array], segments: kernels.
     mesh = device_mesh()
     if mesh is None:
         return compute(*arrays, segments)
-    rows, heads, *_ = partition('BHKK', arrays[0].shape, mesh, ACTIVATIONS)
-    key_heads = partition('BHKK', arrays[1].shape, mesh, ACTIVATIONS)[1]
-    by_head = PartitionSpec(rows, heads if heads == key_heads else None)
+    by_head = has_divisible_heads(arrays[0].shape[1], arrays[1].shape[1])
+    rows, heads, *_ = partition('BHKK' if by_head else 'BKKK', arrays[0].shape, mesh, ACTIVATIONS)
+    row_and_head = PartitionSpec(rows, heads)
     mapped = jax.shard_map(
         compute,
         mesh=mesh,
-        in_specs=(by_head, by_head, by_head, PartitionSpec(rows)),
-        out_specs=by_head,
+        in_specs=(row_and_head, row_and_head, row_and_head, PartitionSpec(rows)),
+        out_specs=row_and_head,
         check_vma=False,
     )
     return mapped(*arrays, segments)
