@@ -3,22 +3,23 @@
     python scripts/measure_gpu.py --minutes 9 --output runs/gpu
     python scripts/measure_gpu.py --parts attention,decoding    # only these parts
     python scripts/measure_gpu.py --dry_run --output runs/dry   # tiny sizes, also on a CPU
-    python scripts/measure_gpu.py --commit 0123abcd             # a copy without git cannot tell its commit
+    python scripts/measure_gpu.py --commit 0123abcd             # for a copy of the repository without git
 
-The parts, in this order:
+The benchmark has five parts, which run in this order:
 
 `numerics`: errors of every backend of softmax attention against float64, forward and gradients.
-`attention`: cuDNN and blocked attention against JAX and PyTorch, at 4k, 16k and 64k positions.
+`attention`: the backends `cudnn` and `blocked` against attention of JAX and PyTorch, at 4k, 16k and 64k positions.
 `training_step`: training steps of GPT-2 124M, BERT-base and -large, and Longformer.
 `tile_sizes`: the backend `blocked` at several tile and step sizes.
 `decoding`: generation of single tokens with a cache.
 
-Each part is a JSON file in `--output`, rewritten after every case. A case that fails is recorded with its reason. No
-case starts after `--minutes`. The next call with the same output runs only the missing cases. It refuses the files of
-another commit or device. The script needs jax, flax, jaxtyping and this repository: a borrowed machine may lack an
-environment of the project. PyTorch is measured if it is installed.
+Each part has one JSON file in the folder `--output`, which is rewritten after every case. If a case fails, the file
+contains the reason. No case starts after `--minutes`. The next call with the same output runs only the missing cases.
+It refuses the files of another commit or device. The script needs only this repository, jax, flax and jaxtyping, no
+environment of the project. The script measures PyTorch if it is installed.
 
-To publish the results, copy the files to docs/results/data/gpu/, run scripts/make_results.py and commit both.
+To publish the results, copy the files to docs/results/data/gpu/, run scripts/make_results.py and commit the files and
+the page.
 """
 
 import sys
@@ -36,7 +37,7 @@ import importlib  # noqa: E402
 import os  # noqa: E402
 import time  # noqa: E402
 
-from absl import flags  # noqa: E402  which Flax needs, too
+from absl import flags  # noqa: E402  a package that Flax needs, too
 
 from efficient_attention.commands.command_line import parse_flags, run_command  # noqa: E402
 from efficient_attention.commands.flags import define_choices, define_output  # noqa: E402
@@ -52,7 +53,7 @@ def main() -> None:
     parse_flags(sys.argv, options=options)
     if options.minutes <= 0:
         raise InputError(f'--minutes {options.minutes}: it must be above 0')
-    # JAX would otherwise reserve most of the memory, and PyTorch measures on the same device.
+    # JAX would otherwise reserve most of the device's memory, which PyTorch needs, too.
     os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
     # These imports are late, because loading JAX would slow down --help.
     from scripts.benchmarks.gpu.cases import (
@@ -70,7 +71,7 @@ def main() -> None:
     print(f'{machine["count"]} {machine["device"]}, jax {machine["jax"]}, commit {commit}', flush=True)
     heads = {part: make_head(part, machine, commit, settings) for part in options.parts}
     for part, head in heads.items():
-        read_report(options.output / f'{part}.json', head)  # A file of another commit is refused before any case runs.
+        read_report(options.output / f'{part}.json', head)  # This refuses files of another commit before any case runs.
     left = 0
     for part, head in heads.items():
         cases = importlib.import_module(f'scripts.benchmarks.gpu.{part}').list_cases(settings)

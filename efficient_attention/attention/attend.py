@@ -254,7 +254,10 @@ def lengths_of(options: CallOptions) -> QueryKeyPair | None:
 
 
 def has_one_array(options: CallOptions) -> bool:
-    """Returns whether the segments of queries and keys are given as one array, or as `Lengths` with one array."""
+    """Returns whether the caller gave the same array object as segments of queries and of keys.
+
+    Two `Lengths` with the same array object count as the same segments, and so do two missing arguments.
+    """
     query, key = (x.lengths_B if isinstance(x, Lengths) else x for x in (options.query_segments, options.key_segments))
     is_one_form = isinstance(options.query_segments, Lengths) == isinstance(options.key_segments, Lengths)
     return is_one_form and query is key

@@ -1,4 +1,7 @@
-"""Chooses the pattern of one layer while the program runs, so that layers with different patterns share a program."""
+"""Chooses the pattern of a layer while the program runs, so that layers with different patterns share one program.
+
+A pattern of several layers is the result of `Pattern.for_layer` for a tuple of layer numbers.
+"""
 
 from collections.abc import Callable
 
@@ -11,11 +14,10 @@ from efficient_attention.attention.patterns import Pattern
 
 
 def layer_index(pattern: Pattern, layer: Array | int | None) -> Int[Array, ''] | None:
-    """Returns the int32 index of layer number `layer` among the layers for which a pattern stands; None for the pattern
-    of a single layer.
+    """Returns the int32 index of the layer number `layer` in `pattern.layers`; None for the pattern of a single layer.
 
     Raises:
-        ValueError: the pattern stands for several layers, and `layer` is None.
+        ValueError: the pattern has several layers, and `layer` is None.
     """
     if not pattern.layers:
         return None
@@ -27,14 +29,14 @@ def layer_index(pattern: Pattern, layer: Array | int | None) -> Int[Array, ''] |
 def compute_for_layer(
     compute: Callable[[tuple[Pattern, ...]], Array], patterns: tuple[Pattern, ...], index: Int[Array, ''] | None
 ) -> Array:
-    """Returns `compute(patterns)` for the patterns of the layer with this index.
+    """Returns `compute` of the patterns of one layer, which is chosen while the program runs.
 
-    The program contains the computation of each layer and runs one of them. All results must have the same shape.
+    The program contains the computations of all layers and runs one of them. All results must have the same shape.
 
     Args:
-        compute: computes an array, such as a mask, from the patterns of a single layer.
-        patterns: the patterns of heads, which may stand for several layers.
-        index: from `layer_index`; None if the patterns are the patterns of a single layer.
+        compute: computes an array, such as a mask, from the patterns of heads of a single layer.
+        patterns: one pattern for each head, or one for all heads; each may be a pattern of several layers.
+        index: the result of `layer_index`; None if the patterns are already those of a single layer.
     """
     if index is None:
         return compute(patterns)

@@ -38,7 +38,10 @@ AnySegments = Numbers | Lengths
 
 
 def segments_and_lengths(segments: Any, length: int) -> tuple[Any, Array | None]:
-    """Returns segments as an array [B, L]; and the lengths [B] if they were given as `Lengths`, else None."""
+    """Returns the segments as an array [B, L], and the lengths [B] of the rows.
+
+    The lengths are None if the argument `segments` is not a `Lengths`.
+    """
     if isinstance(segments, Lengths):
         return segments.segments(length), jnp.asarray(segments.lengths_B)
     return segments, None
@@ -106,7 +109,7 @@ class CallOptions:
     dropout_rng: Array | None = None
     backend: str = 'auto'
     return_lse: bool = False
-    layer: Array | int | None = None  # number of the layer that calls, for a pattern that stands for several layers
+    layer: Array | int | None = None  # number of the layer that calls, for a pattern of several layers
 
 
 class AttendKeywords(TypedDict, total=False):
@@ -156,7 +159,7 @@ class Request:
     return_lse: bool = False
     backend: str = 'auto'  # how softmax attention is executed
     place: ShardPlacement | None = None  # place of this device's shard; None if the request holds whole rows
-    layer: Array | int | None = None  # number of the layer that calls, for a pattern that stands for several layers
+    layer: Array | int | None = None  # number of the layer that calls, for a pattern of several layers
 
     @property
     def has_default_positions(self) -> bool:

@@ -23,8 +23,9 @@ from efficient_attention.attention.einsum import float32_einsum
 
 
 class PairMasks(NamedTuple):
-    """Masks of query-slot pairs: which slots a query may read, and which pairs dropout keeps;
-    an axis may have size 1 to broadcast.
+    """Masks of pairs of a query and a slot: which pairs attention allows, and which pairs dropout keeps.
+
+    A slot is a key or a weighted mix of keys. An axis of a mask may have size 1, to broadcast.
 
     Args:
         is_there_Gsm: bool [*G, s, m], the slots that a query may read; None: all.

@@ -171,8 +171,8 @@ def check_row_cells_comparable(cells: Cells, *, has_own_sizes: bool = False) -> 
 
     Model sizes may differ if `has_own_sizes` is True.
     """
-    # All cells of a grid row are compared with the row's first cell, which has the key (row, False).
-    # Cells that record their overrides are also compared with the first such cell, which has the key (row, True).
+    # `first` maps the key (row, False) to the first cell of a grid row: all cells of the row are compared with it.
+    # The key (row, True) maps to the row's first cell that records its overrides: such cells are compared with it, too.
     first: dict[tuple[str, bool], tuple[str, Values]] = {}
     for (row, column), values in cells.items():
         for is_young in {False, OVERRIDES in values}:

@@ -141,7 +141,11 @@ class Encoder(nnx.Module):
 
 
 def make_stack(config: ModelConfig, *, rngs: nnx.Rngs) -> Stack | DirectionStacks | UnevenStack:
-    """Returns the layer stack of an encoder that fits the config: a plain, bidirectional (ELMo) or uneven stack."""
+    """Returns the layer stack that an encoder's config describes.
+
+    `DirectionStacks` has separate layers for each reading direction (ELMo). In an `UnevenStack`, layers differ in their
+    numbers of heads or feed-forward units. All other encoders have a `Stack`.
+    """
     if config.directions_apart:
         return DirectionStacks(config, rngs=rngs)
     return UnevenStack(config, rngs=rngs) if config.has_layer_specific_sizes else Stack(config, rngs=rngs)

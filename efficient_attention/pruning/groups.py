@@ -1,8 +1,9 @@
 """Finds the pruning groups of a model: which weights, blocks, heads or feed-forward units are kept or removed together.
 
-A group has entries, such as one entry per head, and names the kernels that the entries mask. An entry is kept or
-removed in all these kernels. The scores and the mask of a group are one array over its entries. If layers have separate
-parameters, its first axis is the layer axis, as in the kernels.
+Pruning keeps or removes whole entries of a group, such as the heads of an attention layer. A group names the kernels
+that contain the weights of its entries. An entry is kept or removed in all these kernels. The scores and the mask of a
+group are arrays with one number per entry. If layers have separate parameters, their first axis is the layer axis, as
+in the kernels.
 """
 
 import dataclasses
@@ -27,14 +28,15 @@ INWARD = ('out', 'down')  # kernels in which a head or unit owns rows; in others
 
 @dataclasses.dataclass(frozen=True)
 class PrunedKernel:
-    """A kernel that a pruning group masks: its path, its shape, and which part of it belongs to each entry of the
-    group.
+    """A kernel that a pruning group masks: its path, its shape, and which weights belong to each entry of the group.
+
+    An entry is what pruning keeps or removes as a whole, such as a head.
     """
 
     path: str
     shape: tuple[int, ...]  # kernel shape, [I, O] or [N, I, O]
-    way: str  # what an entry owns: 'weight', 'block', 'rows' or 'columns'
-    size: int = 1  # side of a block, or number of rows or columns that belong to one entry
+    way: str  # the weights of one entry: a single 'weight', a square 'block', or some 'rows' or 'columns' of the kernel
+    size: int = 1  # side of the block, or number of rows or columns, that belongs to one entry
 
     def broadcast_entries(self, entries: Array) -> Array:
         """Returns the values of a group's entries in a shape that broadcasts to the kernel's shape [..., I, O]."""
@@ -88,11 +90,11 @@ class PruningGroup:
 
 
 def find_groups(params: Mapping, config: PruneConfig, head_width: int) -> tuple[PruningGroup, ...]:
-    """Returns the pruning groups of a model, from its parameters and the config of pruning.
+    """Returns the pruning groups of a model: entries such as heads, and the kernels that these entries mask.
 
     Args:
         params: nested dict of arrays, or of their shapes.
-        config: determines the entries that are kept or removed together.
+        config: says whether pruning removes single weights, blocks, heads or units.
         head_width: width of each head.
 
     Raises:

@@ -1,8 +1,8 @@
 """Compares the figures of two runs of the same benchmark (`scripts/benchmark.py compare OLD NEW`).
 
-A figure is a number with its range over repeats, such as `milliseconds` and `milliseconds_range`. It has moved if the
-ranges of the two runs do not overlap. The files are outputs of `scripts/measure_gpu.py`, or of those sub-commands of
-`scripts/benchmark.py` that write ranges.
+A figure is a median over repeats with its range, such as `milliseconds` and `milliseconds_range`. A figure has moved if
+its ranges in the two runs do not overlap. The files OLD and NEW are outputs of `scripts/measure_gpu.py`, or of a
+sub-command of `scripts/benchmark.py` that writes ranges.
 """
 
 import sys
@@ -17,11 +17,11 @@ from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.errors import InputError, is_number, one_line
 
 RANGE = '_range'
-UNNAMED = ('cases',)  # levels of a report that the names of figures leave out
+UNNAMED = ('cases',)  # keys of a report that are not a part of the names of figures
 
 
 class Figure(NamedTuple):
-    """A median, and the smallest and largest value of the repeats."""
+    """The median, smallest and largest value of a measurement over its repeats."""
 
     median: float
     low: float
@@ -29,7 +29,7 @@ class Figure(NamedTuple):
 
 
 def print_comparison(arguments: list[str]) -> None:
-    """Prints the figures that moved between the two files of the command line, and a line with counts.
+    """Prints the figures that moved between the two files of the command line, then a line with counts.
 
     Raises:
         InputError: a file cannot be read or has no figures, or the files have no figure in common.
@@ -72,7 +72,7 @@ def read_report(path: Path) -> Mapping[str, Any]:
 
 
 def figures_of(report: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Figure]]:
-    """Yields the name and value of each figure in a report. Tokens/s are left out where the milliseconds are there."""
+    """Yields the name and value of each figure of a report, except tokens/s of results that have milliseconds."""
     for name, value in report.items():
         if isinstance(value, dict):
             yield from figures_of(value, path if name in UNNAMED else (*path, str(name)))
@@ -88,7 +88,7 @@ def has_moved(old: Figure, new: Figure) -> bool:
 
 
 def describe_move(old: Figure, new: Figure) -> str:
-    """Returns the ratio of two medians and the medians as text."""
+    """Returns a text with the ratio of two medians, and the two medians."""
     ratio = f'{new.median / old.median:.3f}' if old.median else 'inf'
     return f'x {ratio:>7}  {old.median:>12.5g} -> {new.median:<12.5g}'
 

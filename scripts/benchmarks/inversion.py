@@ -36,8 +36,8 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
     'causal': {'attention': 'causal'},
     'lsh': {'attention': 'lsh(8, 4, causal=True)', 'shared_qk': True},
 }
-# Each pair has the dtype of the sub-layers f and g, and the dtype of the two hidden states (the streams).
-# Training always has float32 streams, whatever the model's dtype.
+# A reversible stack has two hidden states, called streams, and two kinds of sub-layers, f and g. In each pair, f and g
+# compute in the first dtype, and the streams have the second dtype. In training, streams are always float32.
 DTYPES = (('float32', 'float32'), ('bfloat16', 'float32'), ('float32', 'bfloat16'))
 
 

@@ -1,5 +1,7 @@
-"""Formats a part's file of `scripts/measure_gpu.py` as Markdown for a page of results: the device, a table, the cases
-without a result, the cases that this project loses, and the command.
+"""Formats a JSON file of `scripts/measure_gpu.py` as Markdown for a result page.
+
+A file has the results of one part of the benchmark, such as `attention`. The Markdown contains the device, a table of
+results and the command. It lists the cases without a result, and the cases in which a peer, another library, is faster.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,9 +15,9 @@ MIB = 2**20
 COMMAND = '.venv/bin/python scripts/measure_gpu.py --minutes 9 --output runs/gpu --parts {part}'
 LOST = 'This project loses to a peer in these cases, in which the ranges do not overlap:'
 VERSIONS = ('driver', 'jax', 'jaxlib', 'flax', 'nvidia-cudnn-cu13', 'nvidia-cudnn-cu12', 'torch')
-Results = Mapping[str, Mapping[str, Any]]  # name of a case -> its group, side, figures or the reason of its failure
+Results = Mapping[str, Mapping[str, Any]]  # name of a case -> its group, side, and figures or reason of failure
 
-# Title of a column -> the field that it shows, and how.
+# title of a column -> the field that the column shows, and the format of its values
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     'ms': ('milliseconds', lambda value: f'{value:.4g}'),
     'range of ms': ('milliseconds_range', lambda value: '{:.4g} to {:.4g}'.format(*value)),
@@ -33,10 +35,10 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 
 def measured_markdown(path: Path) -> str:
-    """Returns the Markdown of a part's file; if there is no file, the sentence that the part is not yet measured.
+    """Returns the Markdown of a JSON file; if there is no file, says that this part is not yet measured.
 
     Raises:
-        InputError: the file is of a dry run, or is no report of `scripts/measure_gpu.py`.
+        InputError: the file comes from a dry run, or is no report of `scripts/measure_gpu.py`.
     """
     if not path.exists():
         command = COMMAND.format(part=path.stem)
@@ -70,7 +72,7 @@ def paragraphs(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def table_of(results: Results) -> str:
-    """Returns the Markdown table of all cases with a result; columns that no case has are left out."""
+    """Returns a Markdown table of all cases with a result; it has no column that would be empty in all lines."""
     measured = [result for result in results.values() if 'reason' not in result]
     columns = [title for title, (field, _) in COLUMNS.items() if any(field in result for result in measured)]
     rows = [['case', 'side', *columns], ['---'] * (2 + len(columns))]
@@ -82,7 +84,7 @@ def table_of(results: Results) -> str:
 
 
 def failed_cases(results: Results) -> Iterator[str]:
-    """Yields a line for each reason of failure, with the cases that failed for it."""
+    """Yields a line for each reason of failure, with the names of the cases that failed for this reason."""
     reasons = dict.fromkeys(result['reason'] for result in results.values() if 'reason' in result)
     for reason in reasons:
         names = [f'`{name}`' for name, result in results.items() if result.get('reason') == reason]
@@ -90,7 +92,7 @@ def failed_cases(results: Results) -> Iterator[str]:
 
 
 def lost_groups(results: Results) -> Iterator[str]:
-    """Yields a line for each group whose fastest peer takes less time than this project's fastest side.
+    """Yields a line for each group of cases in which the fastest peer beats this project's fastest side.
 
     Times whose ranges overlap count as equal.
     """

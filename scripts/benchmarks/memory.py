@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # at run time, only the child process imports these modules
     from efficient_attention.training.step import StepFn
 
 MEBIBYTE = 2**20
-# positions that a chunk of the feed-forward layers or of the loss has
+# These model fields make the feed-forward layers and the loss compute this many positions at a time.
 CHUNKS = {'feed_forward_chunk': 128, 'loss_chunk': 128}
 # The model has rotary positions, because the size of a position table would depend on the length.
 MODEL = {

@@ -2,13 +2,14 @@
 
     .venv-plan/bin/python scripts/benchmarks/planned_attention.py --lengths 16384,65536
 
-Compiles output and gradients of each mechanism on one row in bfloat16, 8 heads of 64. Prints the time of matrix
-products at the device's published peak, the time of memory traffic at its published bandwidth, and the compiler's
-temporary memory. The estimated time is the larger of both times. The column "ratio" divides it by the first mechanism's
-time at the same length. Nothing is run.
+The script compiles output and gradients of each mechanism on one row in bfloat16, with 8 heads of width 64. Nothing is
+run. The script prints the time of matrix products at the device's published peak, and the time of memory traffic at the
+published bandwidth. The estimated time is the larger of both times. The column "ratio" divides the estimate by the
+first mechanism's estimate at the same length. The temporary memory is the compiler's figure.
 
-These columns count the shortest branch of each conditional. The column "longest ms" is the estimate with the longest
-branches: causal attention with features computes its outputs again, pair by pair, if features underflow.
+These columns count only the shortest branch of each conditional. The column "longest ms" is the estimate with the
+longest branches. The branches differ in causal attention with features: if features underflow, this attention computes
+its outputs again, pair by pair.
 """
 
 from efficient_attention.processes.signal_thread import catch_stop_signals
@@ -41,7 +42,7 @@ ATTENTION = 'causal; linear(causal=True); favor(256, causal=True)'
 
 @dataclasses.dataclass(frozen=True)
 class PlannedCall:
-    """The planned cost of output and gradients of one attention call; times count the shortest branches."""
+    """The planned cost of output and gradients of one attention call; times count only the shortest branches."""
 
     products: float  # milliseconds of matrix products at the device's published peak
     traffic: float  # milliseconds of memory reads and writes at the published bandwidth
@@ -88,7 +89,7 @@ def define_flags() -> flags.FlagValues:
 
 
 def plan_call(mechanism: Mechanism, length: int, topology: Topology) -> PlannedCall:
-    """Compiles output and gradients of one attention call for a device with known specifications; returns its plan."""
+    """Compiles output and gradients of one attention call for a device with a known chip; returns its plan."""
     device, chip = make_topology_devices(topology)[0], topology.chip
     peak = peak_flops(device.device_kind)
     assert chip is not None and peak is not None, topology

@@ -5,9 +5,10 @@ A masked product covers the pairs inside each chunk, and running sums cover all 
 scale the features run along with the sums, so later keys affect the scale of no earlier chunk.
 
 Suppose that in every feature all keys of a query lie more than a factor 1e30 below later keys of its chunk. The
-common scale then loses that query. If this happens at run time, all chunks are computed again with the logarithms of
-each pair inside a chunk, which is slower and has no such limit. A query may also find nothing because it shares no
-non-zero feature with any key, as with relu features. Such queries do not trigger the second computation.
+common scale then loses that query: its weights are all zero. If this happens at run time, all chunks are computed
+again, with the logarithms of each pair inside a chunk. The second computation is slower and has no such limit. With
+relu features, a query may also share no non-zero feature with any key. Such queries do not trigger the second
+computation.
 
 Equal segments are neighbours, so the running sums of a chunk cover only the one segment that is open at its start.
 
@@ -108,8 +109,9 @@ def attend_causal(
         exactly = jax.checkpoint(functools.partial(rescan_chunks, attend_chunk_exactly))
 
         def rescan_if_features_overlap() -> Outputs:
-            """Recomputes all outputs exactly if a query without a result shares a non-zero feature with a key; else
-            returns the outputs computed so far.
+            """Returns exactly recomputed outputs if the common scale lost a query, else the outputs so far.
+
+            A lost query has only weights of zero, but shares a non-zero feature with a key that it may read.
             """
             is_reader_BLH = rescan_chunks(find_queries_with_features)[1] > MASKED / 2
             return jax.lax.cond((is_lost_BLH & is_reader_BLH).any(), exactly, lambda: (out_BLHK, lse_BLH))

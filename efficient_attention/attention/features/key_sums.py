@@ -15,9 +15,11 @@ from efficient_attention.attention.features.feature_map import key_features
 
 
 class KeySums(NamedTuple):
-    """The state of linear attention: float32 sums over the keys read so far, of features divided by exp(stabiliser).
+    """The state of linear attention: float32 sums over the keys that were read so far.
 
-    `sums_BGRK` holds phi(k) v, `normaliser_BGR` holds phi(k), `stabiliser_BGR` the largest log feature of any key.
+    `sums_BGRK` is the sum of each key's features times its value, phi(k) v. `normaliser_BGR` is the sum of the
+    features, phi(k). All features are divided by exp(`stabiliser_BGR`), so that they do not overflow. The stabiliser of
+    a feature is its largest logarithm over the keys.
     """
 
     sums_BGRK: Array
@@ -33,8 +35,9 @@ def zero_key_sums(batch: int, key_heads: int, features: int, width: int) -> KeyS
 
 
 def rescale(sums: KeySums, stabiliser_BGR: Array) -> KeySums:
-    """Returns the key sums divided by exp of a new stabiliser instead of the old one;
-    no entry of the stabiliser may become smaller.
+    """Returns the key sums divided by exp of a new stabiliser instead of the old one.
+
+    No entry of the new stabiliser may be smaller than the old entry.
     """
     shrink_BGR = jnp.exp(sums.stabiliser_BGR - stabiliser_BGR)
     return KeySums(sums.sums_BGRK * shrink_BGR[..., None], sums.normaliser_BGR * shrink_BGR, stabiliser_BGR)
@@ -51,7 +54,11 @@ def bring_to_common_scale(sums: KeySums, key_logs_BGCR: Array) -> tuple[KeySums,
 
 
 def add_keys(sums: KeySums, key_BGCR: Array, value_BGCK: Array) -> KeySums:
-    """Returns the key sums with new keys and values added; the keys' features must have the stabiliser of the sums."""
+    """Returns the key sums with new keys and values added.
+
+    `key_BGCR` holds the features of the new keys, divided by exp of the stabiliser of `sums`, as
+    `bring_to_common_scale` returns them.
+    """
     sums_BGRK = sums.sums_BGRK + jnp.einsum('BGCR,BGCK->BGRK', key_BGCR, value_BGCK)
     return sums._replace(sums_BGRK=sums_BGRK, normaliser_BGR=sums.normaliser_BGR + key_BGCR.sum(axis=2))
 

@@ -1,11 +1,12 @@
 """Computes causal linear attention for all chunks at once, as accelerators do for rows that are not packed.
 
-The scale of a feature is its largest logarithm up to the end of a chunk, so later keys affect the scale of no earlier
-chunk. These running maxima come first. Then every chunk's features and sums are computed once, and an associative scan
-adds up the sums of earlier chunks. Products have operands in the dtype of the inputs, and sums in float32.
+Keys up to the end of a chunk set the chunk's scale: the largest log of each feature. So later keys change the scale of
+no earlier chunk. The running maxima of these logs come first. Then the features and key sums of all chunks are computed
+once, and an associative scan adds up the sums of earlier chunks. Products take operands in the dtype of the inputs and
+sum in float32.
 
-The backward passes are written out. They read the rounded features instead of their logarithms, and the gradient of the
-scan is the same scan in the opposite direction.
+This file writes the backward passes out. They read the rounded features instead of their logarithms. The gradient of
+the scan is the same scan in the opposite direction.
 
 Axes: n chunks of C positions, G key heads with h query heads each, R features, K head width; V = K + 1.
 """
@@ -26,10 +27,10 @@ product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
 def rounded_product(equation: str, left: Shaped[Array, '...'], right: Shaped[Array, '...']) -> Array:
-    """Returns an einsum in the dtype of its operands.
+    """Returns an einsum whose result has the dtype of the operands.
 
-    Accelerators sum in float32 and round the sums. With a float32 result that is rounded afterwards, XLA may merge the
-    product with another one and write the float32 array to memory.
+    Accelerators sum in float32 and round the sums. A float32 result would have to be rounded afterwards.
+    XLA might then merge this product with another product, and write the float32 array to memory.
     """
     return jnp.einsum(equation, left, right)
 
@@ -39,7 +40,7 @@ def attend_all_chunks(before: KeySums, chunks: PositionChunk, features: FeatureM
     log-sum-exps [n, B, G, h, C].
 
     Args:
-        before: the sums over keys before the first chunk.
+        before: the key sums over all keys before the first chunk.
         chunks: n >= 1 chunks in the dtype of the inputs, without segments.
         features: the feature map of queries and keys.
     """
@@ -51,7 +52,7 @@ def attend_all_chunks(before: KeySums, chunks: PositionChunk, features: FeatureM
     highest_mBGR = jax.lax.cummax(jnp.concatenate([jax.lax.stop_gradient(before.stabiliser_BGR)[None], highest_nBGR]))
     stabiliser_nBGR, shrink_nBGR = highest_mBGR[1:], jnp.exp(highest_mBGR[:-1] - highest_mBGR[1:])
     key_nBGCR = rounded_features(key_logs_nBGCR, stabiliser_nBGR[:, :, :, None], dtype)
-    if chunks.valid_BC is not None:  # a chunk without any key before its end has the scale of masked keys
+    if chunks.valid_BC is not None:  # without any key up to a chunk's end, features of masked keys would be 1
         key_nBGCR = jnp.where(chunks.valid_BC[:, :, None, :, None], key_nBGCR, jnp.zeros((), dtype))
     query_logs_nBGhCR = features.map_to_log_features(chunks.query_BGhCK) + stabiliser_nBGR[:, :, :, None, None]
     scale_nBGhC = jax.lax.stop_gradient(query_logs_nBGhCR.max(axis=-1))
@@ -66,7 +67,7 @@ def attend_all_chunks(before: KeySums, chunks: PositionChunk, features: FeatureM
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def rounded_features(logs: Shaped[Array, '...'], stabiliser: Shaped[Array, '...'], dtype: jnp.dtype) -> Array:
-    """Returns features divided by exp(stabiliser), in a dtype; the stabiliser gets no gradient."""
+    """Returns features divided by exp(stabiliser) and rounded to a dtype; the stabiliser gets no gradient."""
     return jnp.exp(logs - stabiliser).astype(dtype)
 
 
@@ -81,7 +82,7 @@ def rounded_features_forward(
 def rounded_features_backward(
     _: jnp.dtype, saved: tuple[Array, Array], dfeatures: Shaped[Array, '...']
 ) -> tuple[Array, Array]:
-    """Returns the gradients of the log features, and zeros for the stabiliser."""
+    """Returns the gradient of the log features, and zeros as the gradient of the stabiliser."""
     features, stabiliser = saved
     return (dfeatures * features).astype(jnp.float32), jnp.zeros_like(stabiliser)
 
@@ -93,11 +94,11 @@ rounded_features.defvjp(rounded_features_forward, rounded_features_backward)
 def causal_products(
     query_nBGhCR: Array, key_nBGCR: Array, value_nBGCV: Array, start_BGRV: Array, shrink_nBGR: Array
 ) -> tuple[Array, Array]:
-    """Returns the products of queries with all keys up to themselves, times the values, [n, B, G, h, C, V], and the
-    sums of keys times values after the last chunk.
+    """Returns causal attention before its division, [n, B, G, h, C, V], and the key sums after the last chunk.
 
-    `shrink_nBGR` converts sums from the scale of the chunk before, for the first chunk from the scale of `start_BGRV`.
-    It gets no gradient.
+    The first result sums (query . key) times value over the keys up to each query. The factors `shrink_nBGR` convert
+    sums from the scale of the previous chunk to a chunk's scale; the first factors convert `start_BGRV`. The factors
+    get no gradient.
     """
     return causal_products_forward(query_nBGhCR, key_nBGCR, value_nBGCV, start_BGRV, shrink_nBGR)[0]
 
@@ -139,8 +140,12 @@ causal_products.defvjp(causal_products_forward, causal_products_backward)
 
 
 def sums_before_each(start_BGRV: Array, sums_nBGRV: Array, shrink_nBGR: Array) -> tuple[Array, Array]:
-    """Returns the sums before each chunk [n, B, G, R, V] on the scale of this chunk, and the sums after the last
-    chunk.
+    """Returns the sums before each chunk, [n, B, G, R, V], on that chunk's scale, and the sums after the last chunk.
+
+    Args:
+        start_BGRV: the sums before the first chunk.
+        sums_nBGRV: the sums over each chunk alone, on the scale of that chunk.
+        shrink_nBGR: factors from the scale of the previous chunk to the scale of each chunk.
     """
     shrink_nBGR1 = shrink_nBGR[..., None]
     added_nBGRV = jnp.concatenate([start_BGRV[None], sums_nBGRV[:-1]])

@@ -134,7 +134,12 @@ def attend_packed_ring(
 
 
 def plan_ring_steps(mechanism: Mechanism, split: SequenceSplit) -> tuple[RingStep, ...]:
-    """Returns the ring steps in which each device receives all keys that its queries may read."""
+    """Returns the steps of ring attention for packed rows, in the order in which devices take them.
+
+    If devices hold shares of both queries and keys, keys travel around the devices. A causal mechanism sends no keys
+    to a device whose queries all come before these keys. If only queries or only keys are shared out, no key travels,
+    and one step computes everything.
+    """
 
     def kind(query: int, key: int) -> str | None:
         if not mechanism.is_causal:

@@ -180,14 +180,15 @@ def decode_beams(
 
 
 def cache_part_slices(cache: BeamKeyCache) -> list[slice]:
-    """Returns, for each part of a beam cache, the range of slots that it holds."""
+    """Returns the range of slots that each `BeamCachePart` of a beam cache holds, in order."""
     ends = list(itertools.accumulate((part.positions_BM.shape[1] for part in cache.parts), initial=0))
     return [slice(*pair) for pair in itertools.pairwise(ends)]
 
 
 def slots_within_part(places_Bn: Array, part: slice) -> Array:
-    """Returns slot indices relative to one part of a beam cache; slots
-    of other parts get an index beyond the part's end.
+    """Returns slot indices relative to the first slot of one `BeamCachePart`.
+
+    A slot outside this part gets an index beyond the part's end.
     """
     is_there_Bn = (places_Bn >= part.start) & (places_Bn < part.stop)
     return jnp.where(is_there_Bn, places_Bn - part.start, part.stop - part.start)

@@ -90,18 +90,18 @@ class Pattern:
     def for_layer(self, layer: int | tuple[int, ...]) -> 'Pattern':
         """Returns the pattern of layer number `layer`; only patterns that sample at random differ by layer.
 
-        A tuple of ascending numbers gives one pattern for these layers. It has no predicate: the caller takes the
-        pattern of a single layer from `by_layer`.
+        A tuple of ascending numbers gives one pattern object for all these layers. This object cannot be called: the
+        caller takes the pattern of a single layer from `by_layer`.
         """
         return self.map_parts(lambda part: part.for_layer(layer))
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """The numbers of the layers for which the pattern stands; () if it is the pattern of a single layer."""
+        """The ascending layer numbers that `for_layer` got, if it got several; () for the pattern of a single layer."""
         return max((part.layers for part in self.parts()), default=(), key=len)
 
     def by_layer(self) -> tuple['Pattern', ...]:
-        """Returns the patterns of all layers for which this pattern stands; the pattern itself if that is one."""
+        """Returns the pattern of each layer in `layers`, in order; only this pattern itself if `layers` is ()."""
         return tuple(self.for_layer(layer) for layer in self.layers) or (self,)
 
     @property

@@ -84,7 +84,7 @@ class RandomTiles(Pattern):
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """The numbers of the layers for which the pattern stands; () if it is the pattern of a single layer."""
+        """The ascending layer numbers that `for_layer` got, if it got several; () for the pattern of a single layer."""
         return self.layer if isinstance(self.layer, tuple) else ()
 
 

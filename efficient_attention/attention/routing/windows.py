@@ -43,14 +43,17 @@ def make_window_blocks(length: int, window: int, *, causal: bool) -> WindowBlock
 
 
 def query_blocks(x_BHLx: Shaped[Array, 'B H L *rest'], cut: WindowBlocks) -> Shaped[Array, 'B H n s *rest']:
-    """Returns the tokens of each row cut into blocks, with zeros after the end of the row."""
+    """Returns the tokens of each row, cut into blocks; zeros fill the last block after the end of the row."""
     extra = cut.size * cut.blocks - x_BHLx.shape[2]
     x_BHLx = jnp.pad(x_BHLx, ((0, 0), (0, 0), (0, extra), *[(0, 0)] * (x_BHLx.ndim - 3)))
     return x_BHLx.reshape(*x_BHLx.shape[:2], cut.blocks, cut.size, *x_BHLx.shape[3:])
 
 
 def key_blocks(x_BHLx: Shaped[Array, 'B H L *rest'], cut: WindowBlocks) -> Shaped[Array, 'B H n m *rest']:
-    """Returns for each block the tokens that its queries read, with zeros before and after the row."""
+    """Returns, for each block of queries, all tokens of the key blocks that these queries read.
+
+    Key blocks before the first or after the last block of a row consist of zeros.
+    """
     x_BHnsx = query_blocks(x_BHLx, cut)
     around = ((0, 0), (0, 0), (cut.before, cut.after), *[(0, 0)] * (x_BHnsx.ndim - 3))
     x_BHNsx = jnp.pad(x_BHnsx, around)

@@ -17,9 +17,10 @@ class LogitTermSlice(Protocol):
     """
 
     def read_values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
-        """Returns the float32 values of the logit term over the query-key pairs of the chunk that reads this part.
+        """Returns the float32 values of the logit term for the query-key pairs of a chunk.
 
-        An axis has size 1 if values do not vary along it.
+        `chunk` is the chunk for which `LogitTerm.select_for_chunk` made this slice. An axis has size 1 if values do not
+        vary along it.
         """
         ...
 

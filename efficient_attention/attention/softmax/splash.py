@@ -1,10 +1,12 @@
 """The backend `splash`: softmax attention on TPUs by JAX's splash attention kernels, forward and backward.
 
-The kernels compute one tile of scores after another, and skip the tiles that the pattern forbids. Segments are compared
-inside the kernels. `PatternMask` answers for one tile at a time, so no [L, L] array is ever built.
+The kernels compute one tile of scores after another, and skip tiles without any pair that the pattern allows. They
+compare the segments of queries and keys. `PatternMask` gives the kernels the mask of one tile at a time, so no [L, L]
+array is ever built.
 
-Rows are padded to whole tiles: padded keys belong to no segment of a query, and the results of padded queries are cut
-off. A query without keys would get a mean of other values, so its result is replaced by zeros.
+Rows are padded to whole tiles. Padded keys get segment 0, like all padding, so no token reads them. The results of
+padded queries are cut off. For a query without keys, the kernels return a mean of values that the query may not read.
+The backend replaces this result by zeros.
 """
 
 import dataclasses
@@ -31,15 +33,15 @@ from efficient_attention.attention.request import QueryKeyPair, Request, without
 from efficient_attention.errors import require
 
 LANES = 128  # tile sizes are multiples of a TPU's vector width
-# The largest tile of each TPU that compiles for heads of 64 and 128. The default tile of 512 compiles for all of them;
-# which tile is the fastest was not measured.
+# For each TPU, the largest tile that compiles for heads of width 64 and 128. The default tile of 512 compiles for all
+# TPUs. The fastest tile was not measured.
 LARGEST_TILES = {'TPU v5 lite': 1024, 'TPU v5': 1024, 'TPU v6 lite': 2048}
 WIDEST_HEAD = 256
-# Largest sum of the different masks of tiles of all heads. They are constants of the program, and take many times their
-# bytes in it: the 16 MiB of masks of `bigbird(64)` at 4,096 positions took 490 MiB (libtpu 0.0.42, TPU v5e).
+# Largest total size of the different tile masks of all heads. Masks are constants of the program, and take many times
+# their size in it: the 16 MiB of masks of `bigbird(64)` at 4,096 positions took 490 MiB (libtpu 0.0.42, TPU v5e).
 MOST_MASK_BYTES = 2**22
-# Largest number of tiles in a kernel's lists. A list takes up to 5 bytes for each tile, in the scalar memory of a TPU
-# core, which has 1 MiB up to TPU v6e.
+# Largest number of tiles in a kernel's list of the tiles that it computes. The list is in the scalar memory of a TPU
+# core, with up to 5 bytes for each tile. This memory has 1 MiB in all chips up to TPU v6e.
 MOST_LISTED_TILES = 2**17
 
 
@@ -47,7 +49,7 @@ MOST_LISTED_TILES = 2**17
 class PatternMask(masks.Mask):
     """The mask of one head's pattern over rows that are padded to whole tiles of `tile` x `tile` positions.
 
-    Padded positions repeat the last position.
+    A padded position gets the mask of the last real position.
     """
 
     pattern: Pattern
@@ -68,7 +70,7 @@ class PatternMask(masks.Mask):
 
     @functools.cached_property
     def positions(self) -> tuple[np.ndarray, np.ndarray]:
-        """The positions of queries and of keys; padded positions repeat the last one."""
+        """The positions of queries and of keys; each padded position is the number of the last real position."""
         queries, keys = (
             np.minimum(np.arange(size), real - 1)
             for size, real in zip(self.shape, (self.queries, self.keys), strict=True)
@@ -85,7 +87,7 @@ class PatternMask(masks.Mask):
 
     @functools.cached_property
     def partial_tiles(self) -> dict[tuple[int, int], np.ndarray]:
-        """The masks of all tiles of kind 1, by row and column of tiles; equal masks are one array.
+        """The mask of each tile of kind 1, by the row and column of the tile; equal masks share one array.
 
         Raises:
             NotImplementedError: this head's masks take more than `MOST_MASK_BYTES`.
@@ -120,9 +122,9 @@ def compute_attention(request: Request) -> tuple[Array, None]:
 
 
 def attend_tiles(request: Request, *, is_interpreted: bool = False) -> Array:
-    """Returns the output of the kernels for a request that `check_supported` accepts.
+    """Returns the attention output of the kernels for a request that `check_supported` accepts.
 
-    Interpreted kernels run on any device; tests compare them with the definition.
+    With `is_interpreted`, JAX emulates the kernels on any device; tests compare the result with the definition.
     """
     (_, queries, heads, width), keys = request.query.shape, request.key.shape[1]
     tile = tile_size(max(queries, keys))
@@ -139,10 +141,10 @@ def attend_tiles(request: Request, *, is_interpreted: bool = False) -> Array:
 
 
 def tile_size(length: int) -> int:
-    """Returns the number of positions of a tile: `DeviceTuning.splash_tile`, or less if the rows are shorter.
+    """Returns the number of positions of a tile: `DeviceTuning.splash_tile`, or less if the rows are shorter than this.
 
     Raises:
-        InputError: the device's tile size is not a multiple of 128, or this machine's TPU cannot hold such tiles.
+        InputError: the device's tile size is not a multiple of 128, or too large for this machine's TPU.
     """
     size, chip = device_tuning().splash_tile, jax.local_devices()[0].device_kind
     require(size % LANES == 0, 'device constant splash_tile', size, f'a multiple of {LANES}, such as 512')
@@ -164,7 +166,8 @@ def make_kernel(
     sizes = kernels.BlockSizes(
         block_q=tile, block_kv=tile, block_q_dkv=tile, block_kv_dkv=tile, block_q_dq=tile, block_kv_dq=tile
     )
-    with jax.ensure_compile_time_eval():  # The kernel's lists are computed once, also if a program is being traced.
+    # The kernel's lists must be arrays, not traced values, because `make_kernel` keeps its results.
+    with jax.ensure_compile_time_eval():
         kernel = kernels.make_splash_mha(
             masks.MultiHeadMask(one_per_head),
             block_sizes=sizes,
@@ -178,8 +181,9 @@ def make_kernel(
 def check_tile_lists(one_per_head: list[PatternMask]) -> None:
     """Raises a NotImplementedError if the kernels' lists of tiles are too long for a TPU's scalar memory.
 
-    If all heads have one pattern, a list has as many entries for each tile of queries as the longest of them needs, and
-    likewise for each tile of keys.
+    If all heads have one pattern, a list has equally many entries for each tile of queries: as many as the tile of
+    queries with the most tiles of keys needs. The backward pass has the same kind of list for each tile of keys. If
+    heads differ, a list has an entry for every tile of every head.
     """
     kinds, masks_count = one_per_head[0].kinds, len(set(one_per_head))
     listed = len(one_per_head) * kinds.size
@@ -211,7 +215,10 @@ def pad_rows(x: Shaped[Array, 'B L ...'], tile: int) -> Shaped[Array, 'B n ...']
 
 
 def padded_segments(request: Request, tile: int) -> kernels.SegmentIds | None:
-    """Returns the segments of queries and keys, padded with 0 to whole tiles; None if no key is padding."""
+    """Returns the segments of queries and keys, padded with 0 to whole tiles.
+
+    They are None if the request has no segments and no key was added to fill tiles.
+    """
     (batch, queries), keys = request.query.shape[:2], request.key.shape[1]
     segments = request.segments
     if segments is None:
@@ -222,8 +229,14 @@ def padded_segments(request: Request, tile: int) -> kernels.SegmentIds | None:
 
 
 def map_over_rows_and_heads(kernel: Any, arrays: list[Array], segments: kernels.SegmentIds | None) -> Array:
-    """Returns `kernel` of queries [B, H, L, K], keys and values [B, G, M, K] and segments, row by row; each device of a
-    mesh computes its own rows and heads, because the compiler cannot shard a kernel.
+    """Returns the outputs of `kernel` for the queries, keys, values and segments of each row.
+
+    On a mesh, each device computes its own rows and heads, because the compiler cannot shard a kernel.
+
+    Args:
+        kernel: the result of `make_kernel`.
+        arrays: queries [B, H, L, K], keys and values [B, G, M, K].
+        segments: segments of queries [B, L] and keys [B, M]; None if all queries may read all keys of their row.
     """
     compute = jax.vmap(kernel, in_axes=(0, 0, 0, None if segments is None else 0))
     mesh = device_mesh()
@@ -243,19 +256,18 @@ def map_over_rows_and_heads(kernel: Any, arrays: list[Array], segments: kernels.
 
 
 def query_segments_with_keys(segments: QueryKeyPair) -> Array:
-    """Returns the segments of queries [B, L], with 0 for queries without keys, for segments that `check_supported`
-    accepts.
+    """Returns the segments of the queries [B, L], with 0 for a query whose segment has no key.
+
+    The segments must be such that `check_supported` accepts the request.
     """
     if segments.query is segments.key:
-        return segments.query  # Each query reads itself.
+        return segments.query  # Each query may read its own key, so no query is without keys.
     has_key_BL = (segments.query[:, :, None] == segments.key[:, None, :]).any(axis=-1)
     return jnp.where(has_key_BL, segments.query, 0)
 
 
 def check_supported(request: Request) -> None:
-    """Raises a NotImplementedError that names each feature of this attention request that the kernels or this machine
-    lack.
-    """
+    """Raises a NotImplementedError that names what the request needs and the kernels or this machine lack."""
     tuning, width, mesh = device_tuning(), request.query.shape[3], device_mesh()
     pattern = request_pattern(request)
     raise_unsupported('splash', {'patterns that differ by layer in one program': bool(pattern.layers)})
@@ -284,8 +296,10 @@ def patterns_compare_positions(patterns: list[Pattern]) -> bool:
 
 
 def every_query_has_keys(request: Request, patterns: list[Pattern]) -> bool:
-    """Returns whether a query lacks keys only if no key has its segment: the patterns allow all pairs, or queries and
-    keys are the same tokens and each query reads itself.
+    """Returns whether the patterns leave each query a key of its segment, if any key has this segment.
+
+    They do if they allow all pairs. They also do if queries and keys are the same tokens and each query may read its
+    own key.
     """
     if not patterns_compare_positions(patterns):
         return True

@@ -174,7 +174,7 @@ def sample_two_snakes(
         fixed: the first bars' tails lie next to each other in the middle of the image, with random directions.
 
     Returns:
-        int64 [2, bars, 2]: tails and heads, as cells.
+        int64 [2, bars, 2]: for each snake and bar, the cell of the bar's tail and the cell of its head.
 
     Raises:
         InputError: all MOST_STARTS attempts failed.
@@ -197,7 +197,11 @@ def sample_two_snakes(
 
 
 def occupancy_board(shapes: SnakeShapeTables, chains: np.ndarray) -> np.ndarray:
-    """Returns a board on which all bars of some snakes, int64 [snakes, bars, 2], are marked: uint8 [cells]."""
+    """Returns a flat board, uint8 [cells], on which all bars of some snakes are marked.
+
+    Args:
+        chains: int64 [snakes, bars, 2]: the cell of each bar's tail, and the cell of its head.
+    """
     board = shapes.empty.copy()
     for bar in chains.reshape(-1, 1, 2):
         _mark_occupied_cells(shapes, board, bar, 0)
@@ -207,7 +211,10 @@ def occupancy_board(shapes: SnakeShapeTables, chains: np.ndarray) -> np.ndarray:
 def sample_distractor_snake(
     rng: np.random.Generator, shapes: SnakeShapeTables, board: np.ndarray, bars: int
 ) -> np.ndarray | None:
-    """Returns a new snake in free cells, int64 [bars, 2], and marks it on the board; returns None if no snake fits."""
+    """Returns a new snake in free cells, and marks the snake on the board; returns None if no snake fits.
+
+    The snake is int64 [bars, 2]: the cell of each bar's tail, and the cell of its head.
+    """
     for _ in range(DISTRACTOR_STARTS):
         degree = random_integer_below(rng, sprites.DEGREES)
         free = _free_start_cells(shapes, board, shapes.seed_shapes[degree])
@@ -232,9 +239,9 @@ class SnakeStarts(NamedTuple):
 def _grow_snakes(
     rng: np.random.Generator, shapes: SnakeShapeTables, boards: np.ndarray, seeds: SnakeStarts, bars: int
 ) -> np.ndarray:
-    """Grows many snakes in parallel and returns the complete ones as board cells: int64 [complete attempts, snakes,
-    bars, 2].
+    """Grows many snakes in parallel, and returns the snakes of the attempts that placed all bars.
 
+    The result is int64 [complete attempts, snakes, bars, 2]: the cell of each bar's tail, and the cell of its head.
     The one or two snakes of an attempt grow in turn, one bar at a time. A snake avoids all bars except its own newest
     bar, from which its next bar continues.
 

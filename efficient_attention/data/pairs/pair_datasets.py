@@ -58,7 +58,10 @@ class PairDataset:
         )
 
     def read_single_pairs(self) -> Iterator[TextPair]:
-        """Returns the pairs before consecutive pairs are joined; raises InputError as `read_pairs`."""
+        """Returns the pairs as the dataset lists them, without joining consecutive pairs into one.
+
+        It raises InputError in the same cases as `read_pairs`.
+        """
         if self.kind == 'toy':
             return (
                 TextPair(*pair, f'toy:{self.place}') for pair in toy_pairs(parse_toy_problem(self.place, self.field))

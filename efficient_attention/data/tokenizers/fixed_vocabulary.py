@@ -60,7 +60,13 @@ def fixed_tokenizer(name: str) -> Tokenizer:
 
 
 def check_fixed_vocabulary(tokenizer: Tokenizer, kind: str, vocabulary: str) -> None:
-    """Raises InputError unless the tokenizer has the fixed vocabulary that rows of this kind use."""
+    """Raises InputError if a tokenizer has another vocabulary than the fixed vocabulary that a dataset needs.
+
+    Args:
+        tokenizer: the tokenizer of the config.
+        kind: the kind of dataset, such as 'pathfinder', for the message.
+        vocabulary: the name of the fixed vocabulary that the dataset needs, such as 'grey'.
+    """
     if tokenizer.get_vocab() != fixed_tokenizer(f'{PREFIX}{vocabulary}').get_vocab():
         raise InputError(
             f"data.tokenizer has another vocabulary than the rows of {kind}; it must be '{PREFIX}{vocabulary}'"

@@ -16,7 +16,9 @@ from efficient_attention.tasks.problems.encoded_text import EncodedText
 from efficient_attention.tasks.problems.token_windows import window_starts
 
 Ids = np.ndarray  # token ids, integers [l]
-MOST_NOTES = 4  # with more files than this, one note covers all; RACE has 28,000 files, one per article
+# If more files than this have rows that are too long, one note gives the totals of all files. RACE has 28,000 files,
+# one per article.
+MOST_NOTES = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +104,7 @@ class OverlongPolicy(Protocol):
 
 
 class OverlongCounts:
-    """Counts the rows of each file that are too long, to write one note per file."""
+    """Counts the rows that are too long in each file, and writes notes about them."""
 
     def __init__(self, rule: OverlongPolicy) -> None:
         self.rule = rule
@@ -120,7 +122,10 @@ class OverlongCounts:
             self.made[file] += made
 
     def notes(self) -> dict[str, str]:
-        """Returns {file: note} for files with rows that are too long; many such files share a single note."""
+        """Returns {file: note}, with a note for each file that has rows that are too long.
+
+        If there are more than `MOST_NOTES` such files, the only note gives the totals of all files.
+        """
         files = list(self.overlong)
         if len(files) <= MOST_NOTES:
             return {file: self._overlong_note(file or 'input', [file]) for file in files}

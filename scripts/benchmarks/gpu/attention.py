@@ -1,12 +1,15 @@
 """Measures one attention call: this project's backends against attention of JAX and PyTorch on the same device.
 
-To add a side, add a line to `SIDES`. All sides of a group get the same arrays in bfloat16: one row, 8 heads of width
-64. The operations of a group are those of its mechanism in tiles of 64 (`multiply_adds`): 2 products forward, 7 with
-gradients, which compute the scores once more. So the TFLOP/s of the sides of a group are comparable. A side that
-computes all pairs of a sparse pattern does more operations than it gets credit for.
+A side is an implementation of attention, and a peer is a side of another library. A group is one mechanism at one
+length, forward or with gradients. To add a side, add a line to `SIDES`. All sides of a group get the same arrays in
+bfloat16: one row, 8 heads of width 64.
 
-The peers of a sparse pattern apply a mask of all pairs, of one head. The peers of LSH compute causal attention, which
-LSH approximates.
+The operations of a group are those of its mechanism in tiles of 64 positions (`multiply_adds`): 2 matrix products
+forward, 7 with gradients, which compute the scores once more. So the TFLOP/s of the sides of a group are comparable. A
+side that computes all pairs of a sparse pattern gets no credit for the extra pairs.
+
+For a sparse pattern, the peers get a mask of all pairs, the same for every head. For LSH, the peers compute causal
+attention, which LSH approximates.
 """
 
 import dataclasses
@@ -39,7 +42,7 @@ MECHANISMS = (
 )
 LENGTHS = (16_384, 4_096, 65_536)  # the most telling length first
 DRY_MECHANISMS, DRY_LENGTHS = ('bigbird(8, 1)', 'lsh(8, 2, causal=True)'), (32,)
-WITH_GRADIENTS = 3.5  # operations with gradients / operations forward: 7 products instead of 2
+WITH_GRADIENTS = 3.5  # ratio of operations with gradients to operations forward: 7 products / 2
 
 Attention = Callable[..., Array]  # a function of q, k and v, and of a mask if the side needs one
 MakeAttention = Callable[[Mechanism, int], tuple[Attention, list[Array]]]  # (mechanism, length) -> function, masks
@@ -47,9 +50,9 @@ MakeAttention = Callable[[Mechanism, int], tuple[Attention, list[Array]]]  # (me
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """An implementation of attention; `make` raises NotImplementedError for a mechanism that it does not have.
+    """An implementation of attention; `make` raises NotImplementedError for a mechanism that the side does not have.
 
-    Sides in PyTorch have no `make`.
+    A side in PyTorch has no `make`.
     """
 
     name: str
@@ -58,7 +61,7 @@ class Side:
 
 
 def ours(backend: str) -> MakeAttention:
-    """Returns a function that makes `attend` with a backend; mechanisms without backends have only 'blocked'."""
+    """Returns a maker of calls of `attend` with this backend; mechanisms without backends accept only 'blocked'."""
 
     def make(mechanism: Mechanism, length: int) -> tuple[Attention, list[Array]]:
         del length
@@ -75,7 +78,7 @@ def ours(backend: str) -> MakeAttention:
 
 
 def jax_nn(implementation: Literal['cudnn', 'xla']) -> MakeAttention:
-    """Returns a function that makes `jax.nn.dot_product_attention` with an implementation."""
+    """Returns a maker of calls of `jax.nn.dot_product_attention` with this implementation."""
 
     def make(mechanism: Mechanism, length: int) -> tuple[Attention, list[Array]]:
         pattern = mechanism.pattern if isinstance(mechanism, Softmax) else parse_mechanism('causal').pattern
@@ -90,7 +93,7 @@ def jax_nn(implementation: Literal['cudnn', 'xla']) -> MakeAttention:
 
 
 def mask_of(pattern: Pattern, length: int) -> Array:
-    """Returns the pairs that a pattern allows in head 0, as booleans [1, 1, L, L] on the device."""
+    """Returns the mask of a pattern in head 0 on the device: booleans [1, 1, L, L], True for allowed pairs."""
     pattern = pattern.for_key_count(length).for_head(0, HEADS)
 
     @jax.jit
@@ -111,7 +114,7 @@ SIDES = (
 
 
 def list_cases(settings: Settings) -> list[Case]:
-    """Returns a case per length, mechanism, side, and pass (forward and with gradients)."""
+    """Returns a case for each length, mechanism and side, forward and with gradients."""
     lengths, texts = (DRY_LENGTHS, DRY_MECHANISMS) if settings.is_dry else (LENGTHS, MECHANISMS)
     return [
         Case(
@@ -148,11 +151,11 @@ def random_arrays(length: int) -> list[Array]:
 
 
 def with_gradients_of(attention: Attention) -> Callable[..., Any]:
-    """Returns a function of q, k, v and masks, which computes the gradients of q, k and v for a sum of the outputs."""
+    """Returns a function that computes the gradients of q, k and v, for a weighted sum of the outputs."""
 
     def gradients(q_BLHK: Array, k_BLHK: Array, v_BLHK: Array, *masks: Array) -> Any:
         def total(*operands: Array) -> Array:
-            # The weights make the gradients of the outputs differ, as in training.
+            # The weights give each coordinate of the output another gradient, as in training.
             out_BLHK = attention(*operands, *masks).astype(jnp.float32)
             return (out_BLHK * jnp.cos(jnp.arange(HEAD_WIDTH, dtype=jnp.float32))[None, None, None]).sum()
 

@@ -1,8 +1,8 @@
 """Runs named cases of a benchmark on one device within a time budget, and writes each result at once.
 
-A part of the benchmark is a list of `Case`s and has one JSON file. A case that fails is recorded with its reason.
-Before a case starts, it is recorded as unfinished. So the next call knows a case that killed the process, and tries it
-again only after all new cases.
+The benchmark has several parts, such as `attention` and `decoding`. A part is a list of `Case`s, and its results are
+one JSON file, the report. If a case fails, the report contains the reason. Before a case starts, the report calls it
+unfinished. So the next call knows which case killed the process, and tries this case again only after all new cases.
 """
 
 import dataclasses
@@ -33,9 +33,10 @@ MACHINE = ('device', 'count', 'jax', 'jaxlib')
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How often a program is timed, and whether the sizes are tiny for a test on a CPU.
+    """How often a program is timed, and whether the sizes are tiny, for a test on a CPU.
 
-    Each case has `repeats` measurements. A measurement takes at least `seconds`, in up to `calls` calls of the program.
+    Each case has `repeats` measurements. A measurement repeats the call until about `seconds` have passed, at most
+    `calls` times.
     """
 
     is_dry: bool
@@ -50,9 +51,9 @@ DRY = Settings(is_dry=True, repeats=3, seconds=0.0, calls=1)
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One measurement: `side` says which implementation does the work of `group`; a peer is another library.
+    """One measurement: an implementation (the side) of some work that the sides of one group share.
 
-    `measure` returns the fields of the result, or raises an error.
+    A peer is a side of another library. `measure` returns the fields of the result, or raises an error.
     """
 
     group: str
@@ -62,17 +63,17 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The name of the case in the part's JSON file."""
+        """The name of the case in the report."""
         return f'{self.group}: {self.side}'
 
 
 def run_part(path: Path, head: dict[str, Any], cases: Sequence[Case], stop: float) -> int:
-    """Runs the missing cases of a part until the time `stop` of `time.monotonic`; returns how many cases are left.
+    """Runs the missing cases of a part of the benchmark, and returns how many cases are left.
 
-    The file `path` is rewritten before and after every case.
+    The file `path` is rewritten before and after every case. No case starts after the time `stop` of `time.monotonic`.
 
     Raises:
-        InputError: the file is of another commit, machine or size, or cannot be read.
+        InputError: another commit or machine wrote the file, its sizes differ, or it cannot be read.
         RunError: the device does not answer any more.
     """
     report = read_report(path, head)
@@ -98,7 +99,7 @@ def result_of(case: Case) -> dict[str, Any]:
     """Returns the result of a case, or the reason of its failure in one line."""
     try:
         return case.measure()
-    except Exception as error:  # any error of a library is a result here, such as memory that does not suffice
+    except Exception as error:  # any error of a library is a result here, such as too little memory
         words = f'{type(error).__name__}: {one_line(error)}'
         return {'reason': words if len(words) <= REASON_LETTERS else f'{words[:REASON_LETTERS]} ...'}
 
@@ -128,7 +129,7 @@ def describe(result: dict[str, Any]) -> str:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Returns the device, its number and driver, and the versions of Python and the libraries."""
+    """Returns the kind, number and driver of the devices, and the versions of Python and the libraries."""
     device = jax.local_devices()[0]
     found = {'device': device.device_kind, 'count': jax.local_device_count(), 'platform': platform.platform()}
     found |= {'python': platform.python_version()}
@@ -143,14 +144,14 @@ def describe_machine() -> dict[str, Any]:
 
 
 def current_commit(root: Path) -> str:
-    """Returns the commit of a working tree, with '+' if tracked files differ from it; 'unknown' without git."""
+    """Returns the commit of a working tree; a '+' means that tracked files differ. Without git, returns 'unknown'."""
     commit = output_of(['git', '-C', str(root), 'rev-parse', '--short=12', 'HEAD'])
     changed = output_of(['git', '-C', str(root), 'status', '--porcelain', '--untracked-files=no'])
     return f'{commit}{"+" if changed else ""}' if commit else 'unknown'
 
 
 def output_of(command: list[str]) -> str:
-    """Returns what a command prints; '' if there is no such command or it fails."""
+    """Returns the standard output of a command; '' if there is no such command or it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
@@ -159,16 +160,16 @@ def output_of(command: list[str]) -> str:
 
 
 def make_head(part: str, machine: dict[str, Any], commit: str, settings: Settings) -> dict[str, Any]:
-    """Returns the fields of a part's file before its cases."""
+    """Returns the fields of a report, without its cases."""
     today = datetime.date.today().isoformat()
     return {'part': part, 'machine': machine, 'commit': commit, 'date': today, 'is_dry_run': settings.is_dry}
 
 
 def read_report(path: Path, head: dict[str, Any]) -> dict[str, Any]:
-    """Returns the report of earlier calls with the date of this call, or a report without cases.
+    """Returns the report of earlier calls with the date of this call; if there is none, a report without cases.
 
     Raises:
-        InputError: the file is of another commit, machine or size, or is no report of this part.
+        InputError: another commit or machine wrote the file, its sizes differ, or it is no report of this part.
     """
     if not path.exists():
         return head | {'cases': {}}
@@ -187,7 +188,7 @@ def read_report(path: Path, head: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_report(path: Path, report: dict[str, Any]) -> None:
-    """Replaces a part's file by the given report."""
+    """Replaces the JSON file of one part of the benchmark by the given report."""
     write_atomically(path, json.dumps(report, indent=1) + '\n')
 
 
@@ -222,10 +223,10 @@ def compile_program(
 
 
 def time_calls(call: Callable[[], Any], wait: Callable[[Any], Any], settings: Settings) -> dict[str, Any]:
-    """Returns the milliseconds of a call: the median and the range of several measurements, after a call untimed.
+    """Returns the milliseconds of a call: the median and the range of several measurements.
 
-    `wait` gets a call's result and returns when the device has computed it. Calls of one measurement are queued on the
-    device without waiting in between, so their launch costs overlap with computation.
+    The first call is not timed. `wait` gets a call's result and returns when the device has computed it. A measurement
+    queues its calls on the device without waiting in between, so their launch costs overlap with computation.
     """
     wait(call())
     start = time.perf_counter()
@@ -244,7 +245,7 @@ def time_calls(call: Callable[[], Any], wait: Callable[[Any], Any], settings: Se
 
 
 def speed(milliseconds: float, flops: float) -> dict[str, float]:
-    """Returns the operations of a call, TFLOP/s and, if the device is known, the share of its peak in 16 bits."""
+    """Returns the operations of a call, its TFLOP/s, and for a known device the share of its 16-bit peak."""
     rate = flops / milliseconds * 1e3
     peak = peak_flops(jax.local_devices()[0].device_kind)
     found = {'flops': flops, 'tflops_per_second': rate / 1e12}
@@ -258,11 +259,14 @@ def tokens_per_second(figures: dict[str, Any], tokens: int) -> dict[str, Any]:
 
 
 def peak_bytes() -> int | None:
-    """Returns the largest memory of this process on the device so far, in bytes; None if the device does not tell."""
+    """Returns the peak of this process's device memory so far, in bytes; None if the device does not report it."""
     return (jax.local_devices()[0].memory_stats() or {}).get('peak_bytes_in_use')
 
 
 def peak_since(before: int | None) -> dict[str, int]:
-    """Returns the peak of the device's memory if it rose above `before`; a lower peak of a call is not known."""
+    """Returns the peak of the device's memory if it rose above the earlier peak `before`, else {}.
+
+    A call that stays below the earlier peak has no known peak.
+    """
     now = peak_bytes()
     return {'peak_bytes': now} if now is not None and before is not None and now > before else {}

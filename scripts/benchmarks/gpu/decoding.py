@@ -1,7 +1,8 @@
-"""Measures decoding of one token after another with a cache: a decoder of the size of GPT-2 124M, at two contexts.
+"""Measures how fast a decoder of the size of GPT-2 124M generates single tokens with a cache.
 
-A call generates `TOKENS` tokens from a state that has read the context, by the most probable token. The state does not
-change from call to call, so every measurement has the same context.
+The decoder first reads a context of random tokens: 1,024 or 16,384 in each row (`CONTEXTS`). A call then generates
+`TOKENS` tokens in each row, always the most probable token. All calls start from the same decoding state, so all
+measurements have the same context.
 """
 
 import functools
@@ -35,7 +36,7 @@ TOKENS = 16  # tokens per row that a call generates
 
 
 def list_cases(settings: Settings) -> list[Case]:
-    """Returns a case per context, number of rows and mechanism."""
+    """Returns a case per context length, number of rows and mechanism."""
     contexts, rows = (DRY_CONTEXTS, ROWS[:1]) if settings.is_dry else (CONTEXTS, ROWS)
     mechanisms = MECHANISMS[:1] if settings.is_dry else MECHANISMS
     return [
@@ -51,7 +52,10 @@ def list_cases(settings: Settings) -> list[Case]:
 
 
 def measure_decoding(text: str, context: int, rows: int, settings: Settings) -> dict[str, Any]:
-    """Measures tokens/s over all rows; `cache_bytes` is the size of the decoding state."""
+    """Returns time, memory and tokens/s of a call, counted over all rows.
+
+    `cache_bytes` is the size of the decoding state.
+    """
     longest = context + TOKENS
     config = ModelConfig(**FIELDS | (TINY if settings.is_dry else {}) | {'attention': text, 'max_length': longest})
     graph, params = nnx.split(jax.jit(lambda: Decoder(config, rngs=nnx.Rngs(0)))())

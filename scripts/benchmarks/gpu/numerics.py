@@ -1,9 +1,9 @@
 """Measures the error of each softmax backend against float64, in outputs and gradients.
 
-The reference is written in NumPy: softmax over the allowed pairs in float64, and its gradients by hand. Inputs are
-rounded to the tested type first, so that only the rounding of the backend counts. Errors are relative: the norm of the
-difference divided by the norm of the reference. `output_max_error` and `gradient_max_error` are the largest absolute
-differences. Each error is the median of `DRAWS` draws of the inputs, with its range.
+The reference is NumPy code: softmax over the allowed pairs in float64, and gradients derived by hand. Inputs are first
+rounded to the tested type, so that only the rounding of the backend counts. `output_error` and `gradient_error` are
+relative: the norm of the difference divided by the norm of the reference. `output_max_error` and `gradient_max_error`
+are the largest absolute differences. Each error is the median over `DRAWS` random inputs, with its range.
 """
 
 import functools
@@ -40,7 +40,7 @@ def list_cases(settings: Settings) -> list[Case]:
 
 
 def measure_error(text: str, dtype: str, backend: str, shape: tuple[int, int, int, int]) -> dict[str, Any]:
-    """Returns the errors of a backend's output and gradients for one pattern, in this type."""
+    """Returns the errors of a backend's output and gradients, for the pattern of a text and inputs of one type."""
     mechanism = parse_mechanism(text)
     assert isinstance(mechanism, Softmax)
 
@@ -68,7 +68,7 @@ def measure_error(text: str, dtype: str, backend: str, shape: tuple[int, int, in
 
 
 def errors_of(found: Sequence[np.ndarray], exact: Sequence[np.ndarray]) -> dict[str, float]:
-    """Returns the errors of an output and the largest errors of three gradients."""
+    """Returns the errors of an output, and the largest errors among the gradients of q, k and v."""
     norms = [
         float(np.linalg.norm(one - other) / np.linalg.norm(other)) for one, other in zip(found, exact, strict=True)
     ]
@@ -84,9 +84,9 @@ def errors_of(found: Sequence[np.ndarray], exact: Sequence[np.ndarray]) -> dict[
 def attend_exactly(
     q_BLHK: np.ndarray, k_BLHK: np.ndarray, v_BLHK: np.ndarray, g_BLHK: np.ndarray, allowed_HLM: np.ndarray
 ) -> Sequence[np.ndarray]:
-    """Returns the output of softmax attention in NumPy, and the gradients of q, k and v for the output gradient g.
+    """Returns the output of softmax attention in NumPy, and the gradients of q, k and v for the output's gradient g.
 
-    Every query needs an allowed key.
+    Every query needs at least one allowed key.
     """
     scale = q_BLHK.shape[-1] ** -0.5
     logits_BHLM = scale * np.einsum('blhk,bmhk->bhlm', q_BLHK, k_BLHK)

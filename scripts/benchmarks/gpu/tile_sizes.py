@@ -1,8 +1,9 @@
-"""Measures the backend `blocked` at several tile sizes and sizes of a loop's step, forward with gradients.
+"""Measures the time of the backend `blocked`, forward with gradients, at several sizes of its tiles and of its steps.
 
-Here only constants of `blocked` are varied: `Softmax.tile`, and `tile_step_bytes` and `shared_tile_step_bytes` of
-`efficient_attention/attention/devices.py`. Tiles of splash attention are not measured: its kernels run only on TPUs.
-Another backend with tiles gets its cases in `list_cases`.
+A tile is a square block of query-key pairs. The loop of `blocked` computes several tiles in a step; the step size
+limits their scores. The script changes only these constants: `Softmax.tile`, and `tile_step_bytes` and
+`shared_tile_step_bytes` of `efficient_attention/attention/devices.py`. The tiles of splash attention are not measured,
+because splash attention runs only on TPUs. To measure another backend with tiles, add its cases to `list_cases`.
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ from scripts.benchmarks.gpu.cases import Case, Settings, measure_program
 LENGTH, DRY_LENGTH = 16_384, 64
 PATTERNS = ('causal & window(512)', 'bigbird(64, 3)', 'sparse_strided(128)', 'causal')
 TILES = (64, 128, 256)  # positions
-STEPS = (128, 32, 512)  # MiB of float32 scores in a step; the first is the value of all GPUs so far
+STEPS = (128, 32, 512)  # MiB of float32 scores in a step; the first is the default on GPUs
 
 
 def list_cases(settings: Settings) -> list[Case]:
@@ -40,11 +41,11 @@ def list_cases(settings: Settings) -> list[Case]:
 
 
 def measure_tile(text: str, length: int, sizes: tuple[int, int], settings: Settings) -> dict[str, Any]:
-    """Measures `blocked` with a tile size in positions and a step size in bytes."""
+    """Measures `blocked` with the two `sizes`: a tile size in positions and a step size in bytes."""
     tile, step_bytes = sizes
     mechanism = parse_mechanism(text)
     assert isinstance(mechanism, Softmax)
-    # The operations are counted with the default tile, so that TFLOP/s of all tile sizes are comparable.
+    # Operations are counted with the default tile, so that the TFLOP/s of all tile sizes are comparable.
     flops = 2.0 * multiply_adds(mechanism, length, HEADS, HEAD_WIDTH) * WITH_GRADIENTS
     tiled = dataclasses.replace(mechanism, tile=tile)
     gradients = with_gradients_of(lambda q, k, v: attend(q, k, v, tiled, backend='blocked'))

@@ -1,8 +1,8 @@
 """Measures training steps of published models at the sizes of their configs: tokens/s, and share of the peak FLOP/s.
 
-The step is the step of `train.py` on one device (`make_train_step`), from plain dictionaries of fields: the config
-files need ml_collections, which a borrowed machine may lack. Parameters and tokens are random. The operations are those
-of the model without recomputation, as in `flops_utilisation` of a run.
+`make_train_step` makes the same step as in `train.py`, for one device. The fields of the models are plain dictionaries,
+because the config files need ml_collections, which a borrowed machine may lack. Parameters and tokens are random. As in
+the metric `flops_utilisation` of a run, the operations are those of the model without recomputation.
 """
 
 import dataclasses
@@ -46,10 +46,10 @@ PLAIN = 'plain Flax NNX'
 
 @dataclasses.dataclass(frozen=True)
 class TrainedModel:
-    """A model to train. A model without masked positions is a decoder.
+    """A model whose training step is measured; a model without masked positions (`masked` 0) is a decoder.
 
-    `rows` is the batch of this measurement; a config may have more rows. `variants` maps the name of a side to the
-    fields that differ from the config.
+    `rows` is the number of rows of a measured batch; the config may have more. `variants` maps the name of a variant to
+    the fields that differ from the config.
     """
 
     name: str
@@ -122,7 +122,7 @@ DRY_MODELS = tuple(
 
 
 def list_cases(settings: Settings) -> list[Case]:
-    """Returns a case per model and variant, and for BERT-base a step of a plain encoder."""
+    """Returns a case for each variant of each model, and for BERT-base also the step of a plain Flax encoder."""
     models = DRY_MODELS if settings.is_dry else MODELS
     cases = []
     for model in models:
@@ -134,7 +134,7 @@ def list_cases(settings: Settings) -> list[Case]:
 
 
 def measure_model(model: TrainedModel, changes: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """Measures this project's training step of a model whose config has some changed fields."""
+    """Measures this project's training step of a model, with the changed config fields of a variant."""
     config = ModelConfig(**model.fields | changes)
     step, first_state = make_step(model, config)
     figures = time_step(step, jax.jit(first_state)(), random_batch(model, config), settings)
@@ -142,7 +142,10 @@ def measure_model(model: TrainedModel, changes: dict[str, Any], settings: Settin
 
 
 def time_step(step: Callable[..., Any], state: Any, batch: Batch, settings: Settings) -> dict[str, Any]:
-    """Returns time, memory and tokens/s of a step (state, batch) -> (state, metrics), which donates its state."""
+    """Returns time, memory and tokens/s of a step (state, batch) -> (state, metrics).
+
+    The step donates its state: the new state overwrites the memory of the old state.
+    """
     on_device = jax.device_put(batch)
     program, figures = compile_program(step, (state, on_device), donated=(0,))
     before = peak_bytes()
@@ -177,9 +180,9 @@ def make_step(model: TrainedModel, config: ModelConfig) -> tuple[StepFn, Callabl
 
 
 def training_flops(model: TrainedModel, config: ModelConfig) -> float:
-    """Returns the operations of a step, as the model's task counts them.
+    """Returns the operations of a step; a backward pass counts as two forward passes.
 
-    A backward pass counts as two forward passes.
+    The model's task counts the operations of a run in the same way.
     """
     row = encoder_flops(config, model.length, predictions=model.masked)
     row += 0.0 if model.masked else 2.0 * model.length * config.width * config.vocab_size
@@ -187,7 +190,7 @@ def training_flops(model: TrainedModel, config: ModelConfig) -> float:
 
 
 def random_batch(model: TrainedModel, config: ModelConfig) -> Batch:
-    """Returns a training batch of random token ids, with the arrays of the model's task and no padding."""
+    """Returns a training batch of random token ids, without padding, with all arrays that the model's task needs."""
     rng = np.random.default_rng(0)
     rows, length = size = (model.rows, model.length)
     tokens = rng.integers(5, config.vocab_size, size, np.int32)
@@ -213,7 +216,7 @@ def random_batch(model: TrainedModel, config: ModelConfig) -> Batch:
 def measure_plain(model: TrainedModel, settings: Settings) -> dict[str, Any]:
     """Measures a masked-LM step of a plain Flax NNX encoder of the same sizes, with Optax's AdamW and no dropout.
 
-    It has no pooler, no pair head and no dense layer before the logits, so it does slightly less work.
+    This encoder has no pooler, no pair head and no dense layer before the logits, so it does slightly less work.
     """
     config = ModelConfig(**model.fields)
     sizes = {'width': config.width, 'feed_forward_width': config.feed_forward_width, 'heads': config.heads}
