@@ -122,7 +122,7 @@ lock:  ## renew requirements/{run,test,lint,plan,beam}.txt from pyproject.toml
 	@index=$$(.venv-lock/bin/python -m pip config get global.index-url 2>/dev/null || true); \
 	  export UV_DEFAULT_INDEX=$${UV_DEFAULT_INDEX:-$${index:-}}; test -n "$$UV_DEFAULT_INDEX" || unset UV_DEFAULT_INDEX; \
 	  $(compile) --extra test --output-file requirements/test.txt >/dev/null; \
-	  $(compile) --constraints requirements/test.txt --output-file requirements/run.txt >/dev/null; \
+	  $(compile) --extra train --constraints requirements/test.txt --output-file requirements/run.txt >/dev/null; \
 	  $(compile) --extra test --extra tpu --extra cuda --constraints requirements/test.txt --output-file requirements/plan.txt >/dev/null; \
 	  $(subst pyproject.toml,--group lint,$(compile)) --output-file requirements/lint.txt >/dev/null; \
 	  $(subst pyproject.toml,--group beam,$(compile)) --output-file requirements/beam.txt >/dev/null

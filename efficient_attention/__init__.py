@@ -19,7 +19,10 @@ segments, positions, table, additive [H, K] and centres [B, L, H].
 """
 
 import importlib
+import importlib.util
 from typing import Any
+
+from efficient_attention.errors import MissingExtraError
 
 __version__ = '0.1.0'
 
@@ -63,17 +66,40 @@ _PUBLIC = {
     'bigbird': 'attention.patterns.presets',
     'sparse_fixed': 'attention.patterns.presets',
     'sparse_strided': 'attention.patterns.presets',
+    'Encoder': 'models.encoder',
+    'Decoder': 'models.decoder',
+    'EncoderDecoder': 'models.encoder_decoder',
+    'ModelConfig': 'config.model',
     'InputError': 'errors',
     'pipeline': 'inference.pipeline',
 }
 __all__ = sorted(_PUBLIC)
+# Import names of the packages that pyproject.toml lists under the extra `train`.
+_TRAIN = frozenset({'PIL', 'absl', 'array_record', 'google', 'grain', 'matplotlib', 'ml_collections'})
+_TRAIN |= {'mwparserfromhell', 'optax', 'orbax', 'rich', 'sacrebleu', 'safetensors', 'scipy', 'sentencepiece'}
+_TRAIN |= {'tensorboardX', 'tokenizers'}
+_NEED_TRAIN = frozenset({'pipeline'})  # public names whose modules import these packages
 
 
 def __getattr__(name: str) -> Any:
+    """Returns the public object with this name, and imports its module.
+
+    Raises:
+        AttributeError: there is no such public name.
+        MissingExtraError: a package of the extra `train` is not installed.
+    """
     if name not in _PUBLIC:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}; public names: {", ".join(__all__)}')
-    return getattr(importlib.import_module(f'{__name__}.{_PUBLIC[name]}'), name)
+    try:
+        return getattr(importlib.import_module(f'{__name__}.{_PUBLIC[name]}'), name)
+    except ModuleNotFoundError as error:
+        if (error.name or '').partition('.')[0] not in _TRAIN:
+            raise
+        line = f"{__name__}.{name} needs: pip install 'efficient-attention[train]' ({error})"
+        raise MissingExtraError(line, name=error.name) from None
 
 
 def __dir__() -> list[str]:
-    return [*__all__, '__version__']
+    """Returns the public names, without names whose packages are missing: `help` reads each listed attribute."""
+    is_complete = all(importlib.util.find_spec(package) for package in _TRAIN)
+    return [*(name for name in __all__ if is_complete or name not in _NEED_TRAIN), '__version__']

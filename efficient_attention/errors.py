@@ -38,6 +38,13 @@ class InputError(ValueError):
     """
 
 
+class MissingExtraError(ModuleNotFoundError):
+    """A public name needs packages that are not installed; the message is one line with the pip command.
+
+    The attribute `name` is the missing module, such as 'PIL'.
+    """
+
+
 class RunError(RuntimeError):
     """A run cannot continue for a reason other than its input, such as a full disk or a loss that stays infinite.
 

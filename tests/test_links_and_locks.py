@@ -51,8 +51,9 @@ def test_locks_hold_what_the_project_asks_for():
     settings = tomllib.loads((ROOT / 'pyproject.toml').read_text(encoding='utf-8'))
     project = settings['project']
     extras = project['optional-dependencies']
-    asked = {'run': project['dependencies'], 'test': [*project['dependencies'], *extras['test'], *extras['tfds']]}
-    asked['plan'] = [*project['dependencies'], 'jax-cuda13-plugin', 'libtpu']
+    run = [*project['dependencies'], *extras['train']]
+    asked = {'run': run, 'test': [*run, *extras['test'], *extras['tfds']]}
+    asked['plan'] = [*asked['test'], 'jax-cuda13-plugin', 'libtpu']
     asked |= {name: settings['dependency-groups'][name] for name in ('lint', 'beam')}
     for name, requirements in asked.items():
         locked = set(re.findall(r'^([\w.-]+)==', (ROOT / 'requirements' / f'{name}.txt').read_text(), re.MULTILINE))

@@ -42,6 +42,7 @@ ORDER = (
     'planning',
     'experiments',
 )
+NO_PART = ('__init__.py', '__pycache__', 'py.typed')  # what else the package's folder has
 RANK = {package: rank for rank, package in enumerate(ORDER)}
 KNOWS_NO_DATA = ('modules', 'models', 'objectives')
 FOR_DATA = ('errors', 'atomic_files', 'config')
@@ -172,7 +173,7 @@ def test_no_two_packages_import_one_another():
         if target in RANK and source != target
     }
     assert len(ORDER) == len(set(ORDER)) and not {(target, source) for source, target in arrows} & arrows
-    packages = {path.name for path in (ROOT / PACKAGE).iterdir() if path.name not in ('__init__.py', '__pycache__')}
+    packages = {path.name for path in (ROOT / PACKAGE).iterdir() if path.name not in NO_PART}
     assert {name.removesuffix('.py') for name in packages} == set(ORDER)
 
 
