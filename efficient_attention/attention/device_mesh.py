@@ -37,7 +37,8 @@ _mesh = jax.make_user_context(None)
 @contextlib.contextmanager
 def using_mesh(mesh: Mesh) -> Iterator[None]:
     """Traces programs for the devices of this mesh; usable as a context manager or a function decorator."""
-    with using_platform(mesh.devices.flat[0].platform, mesh.size), _mesh(mesh if mesh.size > 1 else None):
+    device = mesh.devices.flat[0]
+    with using_platform(device.platform, mesh.size, device.device_kind), _mesh(mesh if mesh.size > 1 else None):
         yield
 
 

@@ -23,6 +23,7 @@ from efficient_attention.errors import InputError
 KINDS = {'cpu': 'cpu', 'gpu': 'gpu', 'cuda': 'gpu', 'rocm': 'gpu', 'tpu': 'tpu'}  # kind of device by platform name
 _platform = jax.make_user_context(None)
 _devices = jax.make_user_context(None)
+_chip = jax.make_user_context(None)
 _changes = jax.make_user_context(())
 MIB = 2**20  # bytes
 
@@ -43,14 +44,23 @@ def device_count() -> int:
     return _devices.value or jax.device_count()
 
 
+def chip_name() -> str:
+    """Returns the kind of chip that programs are compiled for, as in `jax.Device.device_kind`: the one set by
+    `using_platform`, else that of this process's first device.
+    """
+    return _chip.value or jax.local_devices()[0].device_kind
+
+
 @contextlib.contextmanager
-def using_platform(platform: str, devices: int | None = None) -> Iterator[None]:
+def using_platform(platform: str, devices: int | None = None, chip: str | None = None) -> Iterator[None]:
     """Traces programs for devices of this platform; usable as a context manager or a function decorator.
 
     Args:
         platform: a name as in `jax.Device.platform` and `lowering_platforms`: 'cpu', 'gpu', 'cuda', 'rocm' or 'tpu'.
         devices: how many devices the program's arrays may be sharded over. None keeps the number of an enclosing
             `using_platform`, else all of JAX's devices.
+        chip: a kind of chip as in `jax.Device.device_kind`, such as 'TPU v5 lite'. None keeps the chip of an enclosing
+            `using_platform`, else the chip of this process.
 
     Raises:
         InputError: the platform is neither in this list nor this process's platform, or `devices` is below 1.
@@ -59,7 +69,7 @@ def using_platform(platform: str, devices: int | None = None) -> Iterator[None]:
         raise InputError(f'programs can be compiled for {", ".join(KINDS)}, not for {platform!r}')
     if devices is not None and devices < 1:
         raise InputError(f'programs can be compiled for 1 device or more, not for {devices}')
-    with _platform(platform), _devices(devices or _devices.value):
+    with _platform(platform), _devices(devices or _devices.value), _chip(chip or _chip.value):
         yield
 
 

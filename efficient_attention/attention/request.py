@@ -56,9 +56,21 @@ def segments_of_batch(batch: Mapping[str, Any], side: str = '') -> Any:
     """Returns the segments of a batch: its 'lengths' if each row has one text, else its array 'segments'.
 
     `side` precedes the names of the arrays, such as 'source_'.
+
+    Raises:
+        ValueError: both are NumPy arrays, and the lengths contradict the segments.
     """
-    lengths_B = batch.get(f'{side}lengths')
-    return batch[f'{side}segments'] if lengths_B is None else Lengths(lengths_B)
+    segments_BL, lengths_B = batch.get(f'{side}segments'), batch.get(f'{side}lengths')
+    if lengths_B is None:
+        return batch[f'{side}segments']
+    if isinstance(segments_BL, np.ndarray) and isinstance(lengths_B, np.ndarray):
+        is_token_BL = np.arange(segments_BL.shape[1])[None] < lengths_B[:, None]
+        for row in np.flatnonzero((segments_BL != is_token_BL).any(axis=1)):
+            raise ValueError(
+                f'{side}lengths of row {row} is {lengths_B[row]}, but {side}segments of this row is not '
+                f'{lengths_B[row]} times 1 and then 0'
+            )
+    return Lengths(lengths_B)
 
 
 class QueryKeyPair(NamedTuple):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import efficient_attention
-from efficient_attention.attention.devices import device_count, device_kind, using_platform
+from efficient_attention.attention.devices import chip_name, device_count, device_kind, using_platform
 from efficient_attention.errors import InputError
 
 ATTENTION = Path(efficient_attention.__file__).parent / 'attention'
@@ -50,6 +50,14 @@ def test_devices_are_all_of_this_process_unless_said_otherwise():
         with using_platform('tpu', 256):
             assert (device_kind(), device_count()) == ('tpu', 256)
     assert device_count() == 8
+
+
+def test_the_chip_is_that_of_this_process_unless_said_otherwise():
+    assert chip_name() == 'cpu'
+    with using_platform('tpu', chip='TPU v5 lite'):
+        assert chip_name() == 'TPU v5 lite'
+        with using_platform('tpu', 4):
+            assert chip_name() == 'TPU v5 lite'
 
 
 def test_a_platform_or_a_number_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch):
@@ -103,4 +111,5 @@ def test_nothing_else_asks_for_the_devices_of_this_process():
 
 
 def test_nothing_but_the_table_of_forms_asks_for_the_kind():
-    assert askers('device_kind', ATTENTION) == {'devices.py'}
+    """`using_mesh` only hands on the chip of the mesh, which has the same name in JAX."""
+    assert askers('device_kind', ATTENTION) == {'devices.py', 'device_mesh.py'}

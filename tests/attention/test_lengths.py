@@ -185,3 +185,10 @@ def test_modules_take_both_forms():
     for run, given in ((own, {}), (cross, {'other': source})):
         ours, expected = (run(x, segments, places, **given) for segments in (Lengths(LENGTHS), jnp.asarray(SEGMENTS)))
         assert_close(ours, expected)
+
+
+@pytest.mark.parametrize('row, segments', [(1, [[1, 1, 0], [1, 1, 1]]), (0, [[1, 2, 0], [1, 1, 0]])])
+def test_lengths_that_contradict_the_segments_are_refused(row: int, segments: list):
+    batch = {'segments': np.array(segments, np.int32), 'lengths': np.array([2, 2], np.int32)}
+    with pytest.raises(ValueError, match=f'^lengths of row {row} is 2, but segments of this row is not 2 times 1 and'):
+        segments_of_batch(batch)

@@ -17,6 +17,7 @@ def test_the_keywords_of_attend_stand_alike_in_three_places():
     parameters = inspect.signature(attend_module.attend).parameters.values()
     keywords = {one.name: one.default for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
     options = {field.name: field.default for field in dataclasses.fields(CallOptions)}
+    assert options.pop('layer', 'missing') is None  # only models give the number of the layer that calls
     assert list(keywords.items()) == list(options.items())
     assert [*AttendKeywords.__annotations__, 'return_lse'] == list(keywords)
     types = {field.name: field.type for field in dataclasses.fields(CallOptions)}

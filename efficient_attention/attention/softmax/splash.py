@@ -24,7 +24,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Shaped
 
 from efficient_attention.attention.device_mesh import ACTIVATIONS, device_mesh, has_divisible_heads, partition
-from efficient_attention.attention.devices import device_tuning
+from efficient_attention.attention.devices import chip_name, device_tuning
 from efficient_attention.attention.logits.definition import request_pattern
 from efficient_attention.attention.mechanism import raise_unsupported
 from efficient_attention.attention.patterns import Pattern, head_patterns
@@ -146,7 +146,7 @@ def tile_size(length: int) -> int:
     Raises:
         InputError: the device's tile size is not a multiple of 128, or too large for this machine's TPU.
     """
-    size, chip = device_tuning().splash_tile, jax.local_devices()[0].device_kind
+    size, chip = device_tuning().splash_tile, chip_name()
     require(size % LANES == 0, 'device constant splash_tile', size, f'a multiple of {LANES}, such as 512')
     largest = LARGEST_TILES.get(chip, size)
     require(size <= largest, 'device constant splash_tile', size, f'at most {largest} on a {chip}')

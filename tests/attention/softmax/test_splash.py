@@ -189,13 +189,10 @@ def test_long_lists_of_tiles_are_refused():
         (2048, 'TPU v5 lite', 'device constant splash_tile is 2048; it must be at most 1024 on a TPU v5 lite'),
     ],
 )
-def test_tiles_that_do_not_fit_are_refused(size: int, chip: str, line: str, monkeypatch: pytest.MonkeyPatch):
-    class Device:
-        device_kind = chip
-
-    monkeypatch.setattr(jax, 'local_devices', lambda: [Device()])
-    with using_device_tuning(splash_tile=size), pytest.raises(InputError, match=f'^{line}$'):
-        tile_size(4096)
+def test_tiles_that_do_not_fit_are_refused(size: int, chip: str, line: str):
+    with using_platform('tpu', chip=chip), using_device_tuning(splash_tile=size):
+        with pytest.raises(InputError, match=f'^{line}$'):
+            tile_size(4096)
 
 
 def test_short_rows_have_smaller_tiles():
