@@ -2,7 +2,8 @@
 
 The scale of a feature is its largest logarithm up to the end of a chunk, so later keys affect the scale of no earlier
 chunk. These running maxima come first. Then every chunk's features and sums are computed once, and an associative scan
-adds up the sums of earlier chunks. Products have operands in the dtype of the inputs, and sums in float32.
+adds up the sums of earlier chunks. For bfloat16 inputs the products have bfloat16 operands and float32 sums. All
+other inputs are computed in float32, because sums over many keys and gradients leave the range of float16.
 
 The backward passes are written out. They read the rounded features instead of their logarithms, and the gradient of the
 scan is the same scan in the opposite direction.
@@ -35,14 +36,16 @@ def rounded_product(equation: str, left: Shaped[Array, '...'], right: Shaped[Arr
 
 
 def attend_all_chunks(before: KeySums, chunks: PositionChunk, features: FeatureMap) -> tuple[KeySums, Outputs]:
-    """Returns the key sums after the last chunk, outputs [n, B, G, h, C, K] in the dtype of the values, and float32
+    """Returns the key sums after the last chunk, outputs [n, B, G, h, C, K] in bfloat16 or float32, and float32
     log-sum-exps [n, B, G, h, C].
 
     Args:
         before: the sums over keys before the first chunk.
-        chunks: n >= 1 chunks in the dtype of the inputs, without segments.
+        chunks: n >= 1 chunks in the dtype of the inputs, without segments. Only values in bfloat16 are computed in
+            their own dtype.
         features: the feature map of queries and keys.
     """
+    chunks = chunks if chunks.value_BGCK.dtype == jnp.bfloat16 else chunks.in_float32()
     dtype = chunks.value_BGCK.dtype
     key_logs_nBGCR = features.map_to_log_features(chunks.key_BGCK)
     if chunks.valid_BC is not None:
