@@ -5,7 +5,8 @@
 The script compiles output and gradients of each mechanism on one row in bfloat16, with 8 heads of width 64. Nothing is
 run. The script prints the time of matrix products at the device's published peak, and the time of memory traffic at the
 published bandwidth. The estimated time is the larger of both times. The column "ratio" divides the estimate by the
-first mechanism's estimate at the same length. The temporary memory is the compiler's figure.
+first mechanism's estimate at the same length. The temporary memory is the compiler's figure. With --padding, the calls
+have the lengths of rows, as models give them.
 
 These columns count only the shortest branch of each conditional. The column "longest ms" is the estimate with the
 longest branches. The branches differ in causal attention with features: if features underflow, this attention computes
@@ -28,6 +29,7 @@ from efficient_attention.attention.attend import attend
 from efficient_attention.attention.devices import using_platform
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.attention.request import Lengths
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_integers
 from efficient_attention.errors import InputError
@@ -63,7 +65,8 @@ def main() -> None:
     topology = parse_topology(options.topology)
     if topology.chip is None:
         raise InputError(f'--topology {options.topology}: the planner knows no peak and bandwidth of a CPU')
-    print(f'{options.topology}, 1 row, {HEADS} heads of {WIDTH}, bfloat16, output and gradients')
+    row = '1 row with padding' if options.padding else '1 row'
+    print(f'{options.topology}, {row}, {HEADS} heads of {WIDTH}, bfloat16, output and gradients')
     titles = (
         f'{"products ms":>11} {"traffic ms":>10} {"estimate ms":>11} {"longest ms":>10} {"temp MiB":>8} {"ratio":>6}'
     )
@@ -71,7 +74,7 @@ def main() -> None:
     for length in options.lengths:
         first = 0.0
         for text, mechanism in mechanisms.items():
-            call = plan_call(mechanism, length, topology)
+            call = plan_call(mechanism, length, topology, options.padding)
             first = first or call.estimate
             figures = f'{call.products:>11.3f} {call.traffic:>10.3f} {call.estimate:>11.3f} {call.longest:>10.3f}'
             print(f'{length:>7} {figures} {call.temporary:>8.1f} {call.estimate / first:>6.3f}  {text}', flush=True)
@@ -84,16 +87,19 @@ def define_flags() -> flags.FlagValues:
         'attention', ATTENTION, 'Text forms of mechanisms, separated by semicolons.', flag_values=options
     )
     flags.DEFINE_string('topology', 'h200:1', 'One device, such as h200:1.', flag_values=options)
+    flags.DEFINE_bool(
+        'padding', False, 'Whether rows have a length that is unknown until the program runs.', flag_values=options
+    )
     define_integers('lengths', (16_384,), 'Positions', options)
     return options
 
 
-def plan_call(mechanism: Mechanism, length: int, topology: Topology) -> PlannedCall:
+def plan_call(mechanism: Mechanism, length: int, topology: Topology, has_padding: bool = False) -> PlannedCall:
     """Compiles output and gradients of one attention call for a device with a known chip; returns its plan."""
     device, chip = make_topology_devices(topology)[0], topology.chip
     peak = peak_flops(device.device_kind)
     assert chip is not None and peak is not None, topology
-    compiled = compile_call(mechanism, length, device)
+    compiled = compile_call(mechanism, length, device, has_padding)
     program = parse_program(compiled.as_text() or '')
     (products, traffic), longest = (
         (1e3 * cost.flops / peak, 1e3 * cost.bytes / chip.bandwidth)
@@ -102,19 +108,27 @@ def plan_call(mechanism: Mechanism, length: int, topology: Topology) -> PlannedC
     return PlannedCall(products, traffic, max(longest), compiled.memory_analysis().temp_size_in_bytes / 2**20)
 
 
-def compile_call(mechanism: Mechanism, length: int, device: jax.Device) -> jax.stages.Compiled:
-    """Compiles output and gradients of one attention call on one row in bfloat16 for a device."""
+def compile_call(
+    mechanism: Mechanism, length: int, device: jax.Device, has_padding: bool = False
+) -> jax.stages.Compiled:
+    """Compiles output and gradients of one attention call on one row in bfloat16 for a device.
+
+    With `has_padding`, the program takes the length of the row as an argument.
+    """
     one = jax.sharding.SingleDeviceSharding(device)
     x = jax.ShapeDtypeStruct((1, length, HEADS, WIDTH), 'bfloat16', sharding=one)
     drawn = jax.ShapeDtypeStruct((), jax.random.key(0).dtype, sharding=one)
+    row_lengths = jax.ShapeDtypeStruct((1,), 'int32', sharding=one)
 
-    def both(q: jax.Array, k: jax.Array, v: jax.Array, dout: jax.Array, key: jax.Array) -> tuple:
+    def both(q: jax.Array, k: jax.Array, v: jax.Array, dout: jax.Array, key: jax.Array, lengths_B: jax.Array) -> tuple:
         options: dict[str, Any] = {'rng': key} if mechanism.randomness.always else {}
+        if has_padding:
+            options |= {'query_segments': Lengths(lengths_B), 'key_segments': Lengths(lengths_B)}
         out, pull = jax.vjp(lambda *inputs: attend(*inputs, mechanism, **options), q, k, v)
         return out, pull(dout)
 
     with using_platform('tpu' if device.platform == 'tpu' else 'gpu', 1):
-        return jax.jit(both).lower(x, x, x, x, drawn).compile()
+        return jax.jit(both).lower(x, x, x, x, drawn, row_lengths).compile()
 
 
 if __name__ == '__main__':

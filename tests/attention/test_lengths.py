@@ -1,5 +1,6 @@
 """Tests that `Lengths` means the segments 1 ... 1 0 ... 0 in every mechanism, in modules, in models and in batches."""
 
+import re
 from pathlib import Path
 
 import jax
@@ -14,6 +15,7 @@ from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.registry import NAMES
 from efficient_attention.attention.request import Lengths, segments_and_lengths, segments_of_batch
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.cached_decoding import CachedDecoder
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.encoder_decoder import EncoderDecoder
@@ -33,14 +35,13 @@ TEXTS += ('lsh(8, 2)', 'favor(8)', 'favor(8, causal=True, chunk=8)', 'linear()',
 TEXTS += ('induced(5)', 'routing(2, 12)', 'sinkhorn(5)', "synthesizer('dense', 90)")
 
 
-WITH_GRADIENTS = ('full', 'lsh(8, 2)', 'linformer(5, 90)')
+# Of these the numbers are compared. `favor` also reads lengths (tests/attention/features/test_fast_attention.py).
+COMPILED = ('full', 'lsh(8, 2)', 'linformer(5, 90)', 'favor(8, causal=True, chunk=8)')
 
 
 @pytest.mark.parametrize('text', TEXTS)
 def test_every_mechanism_gives_the_same(text: str):
-    """Compares outputs, and for some mechanisms gradients of q, k and v; all mechanisms read the same fields of the
-    request.
-    """
+    """Compares outputs and gradients of q, k and v. Most mechanisms have equal programs, so nothing is compiled."""
     mechanism = parse_mechanism(text)
     (q, k, v), extra = inputs(L)
     if mechanism.randomness.always:
@@ -49,16 +50,22 @@ def test_every_mechanism_gives_the_same(text: str):
         extra['centres'] = jax.device_put(np.random.default_rng(6).uniform(0.0, L, q.shape[:3]).astype(np.float32))
     learned = drawn_operands(mechanism, *q.shape[2:])
 
-    def weighted(q: jax.Array, k: jax.Array, v: jax.Array, segments: Lengths | np.ndarray) -> tuple:
+    def weighted(q: jax.Array, k: jax.Array, v: jax.Array, lengths_B: jax.Array, as_array: bool) -> tuple:
+        segments = Lengths(lengths_B).segments(L) if as_array else Lengths(lengths_B)
         k = q if mechanism.requirements.shared_qk else k
         out = ea.attend(
             q, k, v, mechanism, query_segments=segments, key_segments=segments, learned=learned or None, **extra
         )
         return (out * np.cos(np.arange(out.size)).reshape(out.shape).astype(np.float32)).sum(), out
 
-    run = jax.grad(weighted, (0, 1, 2), has_aux=True) if text in WITH_GRADIENTS else weighted
-    ours, expected = quick(lambda *qkv: (run(*qkv, Lengths(LENGTHS)), run(*qkv, SEGMENTS)))(q, k, v)
-    assert_close(ours, expected, gradient=True)
+    run = jax.grad(weighted, (0, 1, 2), has_aux=True)
+    if text in COMPILED:
+        ours, expected = quick(lambda *given: (run(*given, False), run(*given, True)))(q, k, v, LENGTHS)
+        assert_close(ours, expected, gradient=True)
+        return
+    programs = [str(jax.make_jaxpr(run, static_argnums=4)(q, k, v, LENGTHS, as_array)) for as_array in (False, True)]
+    ours, expected = (re.sub('0x[0-9a-f]+', '', program) for program in programs)  # addresses of functions
+    assert ours == expected
 
 
 def test_every_mechanism_has_a_text():
@@ -77,11 +84,11 @@ def test_two_wrappers_of_one_array_are_one():
     assert jax.eval_shape(attended, LENGTHS).shape == q.shape
 
 
-def test_only_cudnn_reads_lengths():
+def test_only_cudnn_and_features_read_lengths():
     """Another reader could compute something else with `Lengths` than with the equal array of segments."""
     folder = Path(request_file.__file__).parent
-    readers = {path.name for path in folder.rglob('*.py') if 'request.lengths' in path.read_text()}
-    assert readers == {'cudnn.py'}
+    readers = {str(path.relative_to(folder)) for path in folder.rglob('*.py') if 'request.lengths' in path.read_text()}
+    assert readers == {'softmax/cudnn.py', 'features/fast_attention.py'}
 
 
 def test_a_request_has_the_segments_and_the_lengths():
@@ -173,6 +180,24 @@ def test_an_encoder_decoder_gives_the_same_with_lengths_of_both_sides():
         return [jnp.where(arrays[1][..., None] > 0, x, 0.0) for x in (ours, expected)]
 
     ours, expected = states(params)
+    assert_close(ours, expected)
+
+
+@pytest.mark.parametrize('cross_attention', ['full', 'favor(8, orthogonal=False)'])
+def test_cached_decoding_gives_the_same_after_an_encoder_with_lengths(cross_attention: str):
+    graph, params = model(EncoderDecoder, decoder_layers=1, attention_dropout_rate=0.0, cross_attention=cross_attention)
+
+    @quick
+    def logits(params: nnx.State) -> list[jax.Array]:
+        of_model = nnx.merge(graph, params)
+        cached, found = CachedDecoder(of_model.decoder, L), []
+        for segments in (Lengths(LENGTHS), jnp.asarray(SEGMENTS)):
+            state = cached.init_state(2, other=of_model.encode(TOKENS, segments))
+            first, state = cached(state, jnp.asarray(TOKENS[:, :3]))
+            found.append(jnp.concatenate([first, cached(state, jnp.asarray(TOKENS[:, 3:4]))[0]], axis=1))
+        return found
+
+    ours, expected = logits(params)
     assert_close(ours, expected)
 
 

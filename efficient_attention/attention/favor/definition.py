@@ -30,7 +30,8 @@ class FAVOR(FeatureAttention):
         causal: k <= q, through chunks and a running state.
         kernel: 'softmax' = positive features of the softmax kernel | 'relu' = generalised features relu(w x) + 1e-3.
         orthogonal: sample the features in orthogonal blocks of K.
-        chunk: positions computed at once in the causal form and for rows with several segments.
+        chunk: number of positions in a chunk of the causal form, and of rows with several segments. Products over
+            pairs cover only the pairs inside each chunk.
     """
 
     name = 'favor'

@@ -42,7 +42,7 @@ def log_softmax_features(x: Float[Array, '*batch K'], projection_RK: Float[Array
     """
     if x.dtype == jnp.bfloat16:
         return log_softmax_features_of_bfloat16(x, projection_RK)
-    x = x * x.shape[-1] ** -0.25
+    x = x.astype(jnp.float32) * x.shape[-1] ** -0.25
     return project(x, projection_RK) - 0.5 * jnp.square(x).sum(axis=-1, keepdims=True)
 
 

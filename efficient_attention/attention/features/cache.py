@@ -36,7 +36,7 @@ def decode_sums(cache: SumsCache, new: NewTokens, chunk: int) -> tuple[Float[Arr
     """Returns the attention outputs of new tokens in the query's dtype, and the decoding cache with their keys added.
 
     New tokens read the keys of their segment if this segment is the latest in the cache or begins among the new tokens.
-    `chunk` is the largest number of positions computed at once.
+    `chunk` is the largest number of positions in a chunk.
     """
     count = new.query.shape[1]
     # `cut_into_chunks` would add zeros that count as a separate segment, so padding is added here.

@@ -1,5 +1,5 @@
-"""Computes causal attention with a feature map, chunk by chunk;
-on a CPU no array then holds the features of all positions.
+"""Computes causal attention with a feature map, in chunks of positions. A CPU computes one chunk after another, so no
+array holds the features of all positions. Accelerators compute all chunks at once.
 
 A masked product covers the pairs inside each chunk, and running sums cover all keys before the chunk. The maxima that
 scale the features run along with the sums, so later keys affect the scale of no earlier chunk.
@@ -17,7 +17,7 @@ Axes: G key heads with h query heads each, C positions of a chunk, R features.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,6 @@ from jaxtyping import Bool
 
 from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.devices import device_tuning
-from efficient_attention.attention.features import key_sums, segment_sums
 from efficient_attention.attention.features.chunk_attention import (
     AttendChunk,
     ChunkKeys,
@@ -45,21 +44,18 @@ from efficient_attention.attention.features.chunks import (
 from efficient_attention.attention.features.feature_map import FeatureMap, mask_keys
 from efficient_attention.attention.features.key_sums import KeySums, add_keys, bring_to_common_scale, zero_key_sums
 from efficient_attention.attention.features.parallel_chunks import attend_all_chunks
-from efficient_attention.attention.features.segment_sums import SegmentSums, causal_segment_step, reverse_segment_step
+from efficient_attention.attention.features.segment_sums import (
+    SegmentSums,
+    causal_segment_step,
+    combine_sums,
+    reverse_segment_step,
+    segments_of,
+)
 
 Carry = Any  # carried from chunk to chunk: KeySums, or SegmentSums for packed segments
 
-
-class ChunkScan(NamedTuple):
-    """The functions of a scan over chunks of positions, which carries sums over keys from one chunk to the next.
-
-    `step` maps the sums before a chunk to the sums after the chunk and the outputs of the chunk's queries. `combine`
-    joins the sums over two neighbouring ranges. `empty` returns the sums before any key, for the shapes of a chunk.
-    """
-
-    step: Callable[[Carry, PositionChunk], tuple[Carry, Outputs]]
-    combine: Callable[[Carry, Carry], Carry]
-    empty: Callable[[PositionChunk], Carry]
+# Maps the sums before a chunk to the sums after the chunk, and to outputs of the chunk's queries.
+ChunkStep = Callable[[Carry, PositionChunk], tuple[Carry, Outputs]]
 
 
 def attend_causal(
@@ -85,25 +81,26 @@ def attend_causal(
     """
     length = inputs.query_BLHK.shape[1]
     chunks = cut_inputs(inputs, min(size, length))
-    go = scan_in_parallel if device_tuning().feature_prefix_sums else scan_sequentially
+    has_all_at_once = device_tuning().feature_prefix_sums
+    go = functools.partial(scan_segments_in_parallel, features) if has_all_at_once else scan_sequentially
     start: Carry = sums
     if inputs.segments_BL is not None:
         first_B = inputs.segments_BL[:, -1 if reads == 'later' else 0]
         start = SegmentSums(sums, first_B, jnp.ones(first_B.shape, bool))
     if reads == 'later':
-        walk = make_segment_scan(functools.partial(reverse_segment_step, features=features), features)
-        last, outputs = go(walk, start, jax.tree.map(jnp.flipud, chunks))
+        reverse_step = functools.partial(reverse_segment_step, features=features)
+        last, outputs = go(reverse_step, start, jax.tree.map(jnp.flipud, chunks))
         out_BLHK, lse_BLH = (merge_chunks(jnp.flipud(x), length) for x in outputs)
         return (out_BLHK, lse_BLH), last.sums
-    if inputs.segments_BL is None and device_tuning().feature_prefix_sums:
+    if inputs.segments_BL is None and has_all_at_once:
         last, outputs = attend_all_chunks(sums, chunks, features)
     else:
-        last, outputs = go(make_chunk_scan(inputs, features, reads, attend_chunk), start, chunks)
+        last, outputs = go(make_chunk_step(inputs, features, reads, attend_chunk), start, chunks)
     out_BLHK, lse_BLH = (merge_chunks(x, length) for x in outputs)
     if reads == 'earlier':
 
         def rescan_chunks(attend: AttendChunk) -> Outputs:
-            out, lse = scan_sequentially(make_chunk_scan(inputs, features, reads, attend), start, chunks)[1]
+            out, lse = scan_sequentially(make_chunk_step(inputs, features, reads, attend), start, chunks)[1]
             return merge_chunks(out.astype(out_BLHK.dtype), length), merge_chunks(lse, length)
 
         exactly = jax.checkpoint(functools.partial(rescan_chunks, attend_chunk_exactly))
@@ -125,32 +122,13 @@ def attend_causal(
     return (out_BLHK.astype(jnp.float32), lse_BLH), last if inputs.segments_BL is None else last.sums
 
 
-def make_chunk_scan(inputs: FeatureAttentionInputs, features: FeatureMap, reads: str, attend: AttendChunk) -> ChunkScan:
-    """Returns the scan over chunks of the inputs; the function `attend` computes attention of queries to the keys of
-    their own chunk.
+def make_chunk_step(inputs: FeatureAttentionInputs, features: FeatureMap, reads: str, attend: AttendChunk) -> ChunkStep:
+    """Returns the step of a scan over chunks of the inputs; the function `attend` computes attention of queries to the
+    keys of their own chunk.
     """
     if inputs.segments_BL is None:
-        step = functools.partial(causal_step, features=features, attend=attend)
-        return ChunkScan(step, key_sums.combine_sums, functools.partial(empty_sums, features))
-    return make_segment_scan(
-        functools.partial(causal_segment_step, features=features, attend=attend, reads=reads), features
-    )
-
-
-def make_segment_scan(step: Callable[[Carry, PositionChunk], tuple[Carry, Outputs]], features: FeatureMap) -> ChunkScan:
-    """Returns a scan over chunks of packed segments, in which the function `step` computes each chunk."""
-
-    def empty(chunk: PositionChunk) -> SegmentSums:
-        first_B = segment_sums.segments_of(chunk)[:, 0]
-        return SegmentSums(empty_sums(features, chunk), first_B, jnp.ones(first_B.shape, bool))
-
-    return ChunkScan(step, segment_sums.combine_sums, empty)
-
-
-def empty_sums(features: FeatureMap, chunk: PositionChunk) -> KeySums:
-    """Returns the key sums before any key is added, in the shapes for a chunk's rows and heads."""
-    batch, key_heads, _, width = chunk.key_BGCK.shape
-    return zero_key_sums(batch, key_heads, features.feature_count(width), width)
+        return functools.partial(causal_step, features=features, attend=attend)
+    return functools.partial(causal_segment_step, features=features, attend=attend, reads=reads)
 
 
 def causal_step(
@@ -171,7 +149,12 @@ def causal_step(
 def has_readable_key(inputs: FeatureAttentionInputs, sums: KeySums) -> Bool[Array, 'B L']:
     """Returns whether each query may read any key: a key that is already in the sums,
     or a key of its segment up to its own position.
+
+    It is False for unused queries.
     """
+    if inputs.used_query_BL is not None:
+        used_BL = inputs.used_query_BL
+        return used_BL & has_readable_key(inputs._replace(used_query_BL=None), sums)
     segments_BL, shape = inputs.segments_BL, inputs.query_BLHK.shape[:2]
     valid_BL = jnp.ones(shape, bool) if inputs.valid_BL is None else inputs.valid_BL
     numbers_1L = jnp.arange(shape[1])[None]
@@ -182,25 +165,30 @@ def has_readable_key(inputs: FeatureAttentionInputs, sums: KeySums) -> Bool[Arra
     return last_key_BL >= jax.lax.cummax(jnp.where(is_first_BL, numbers_1L, 0), axis=1)
 
 
-def scan_sequentially(walk: ChunkScan, start: Carry, chunks: PositionChunk) -> tuple[Carry, Outputs]:
+def scan_sequentially(step: ChunkStep, start: Carry, chunks: PositionChunk) -> tuple[Carry, Outputs]:
     """Computes all chunks one after another; returns the key sums after the last chunk, and all outputs [n, ...].
 
     On a CPU, recomputing a chunk in the backward pass costs less than reading its features [C, R] back from memory.
     """
-    return jax.lax.scan(jax.checkpoint(walk.step, prevent_cse=False), start, chunks)
+    return jax.lax.scan(jax.checkpoint(step, prevent_cse=False), start, chunks)
 
 
-def scan_in_parallel(walk: ChunkScan, start: Carry, chunks: PositionChunk) -> tuple[Carry, Outputs]:
-    """Returns the same results as `scan_sequentially`, computed for all chunks in parallel by a prefix sum.
+def scan_segments_in_parallel(
+    features: FeatureMap, step: ChunkStep, start: Carry, chunks: PositionChunk
+) -> tuple[Carry, Outputs]:
+    """Returns the same results as `scan_sequentially` for packed segments, computed for all chunks in parallel by a
+    prefix sum.
 
     The function first computes each chunk's own sums, then the sums before each chunk, then all outputs.
     """
-    step = jax.checkpoint(walk.step)
+    step = jax.checkpoint(step)
 
-    def alone(chunk: PositionChunk) -> Carry:
-        return step(walk.empty(chunk), chunk)[0]
+    def alone(chunk: PositionChunk) -> SegmentSums:
+        batch, key_heads, _, width = chunk.key_BGCK.shape
+        empty = zero_key_sums(batch, key_heads, features.feature_count(width), width)
+        return step(SegmentSums(empty, segments_of(chunk)[:, 0], jnp.ones(batch, bool)), chunk)[0]
 
     carries = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), start, jax.vmap(alone)(chunks))
-    carries = jax.lax.associative_scan(jax.vmap(walk.combine), carries)
+    carries = jax.lax.associative_scan(jax.vmap(combine_sums), carries)
     before, last = jax.tree.map(lambda x: x[:-1], carries), jax.tree.map(lambda x: x[-1], carries)
     return last, jax.vmap(lambda carry, chunk: step(carry, chunk)[1])(before, chunks)

@@ -16,7 +16,7 @@ class FeatureAttentionInputs(NamedTuple):
     a query reads keys up to its own position.
 
     Invalid keys are not read; by default all keys are valid. Equal segments must be neighbours, and a query reads only
-    its own segment.
+    its own segment. The caller ignores the outputs of unused queries; by default all queries are used.
     """
 
     query_BLHK: Array
@@ -24,6 +24,7 @@ class FeatureAttentionInputs(NamedTuple):
     value_BLGK: Array
     valid_BL: Array | None = None
     segments_BL: Array | None = None
+    used_query_BL: Array | None = None
 
 
 class PositionChunk(NamedTuple):

@@ -22,8 +22,9 @@ from efficient_attention.attention.request import QueryKeyPair, Request
 
 
 def attend_features(request: Request, features: FeatureMap, chunk: int) -> tuple[Float[Array, 'B L H K'], None]:
-    """Returns linear attention phi(q) (phi(k)^T v) / phi(q) sum phi(k) in the query's dtype;
-    the causal form computes `chunk` positions at once.
+    """Returns linear attention phi(q) (phi(k)^T v) / phi(q) sum phi(k) in the query's dtype.
+
+    `chunk` is the number of positions in a chunk of the causal form, and of rows with several segments.
     """
     check_supported(request)
     if request.segments is None:
@@ -51,12 +52,14 @@ def check_supported(request: Request) -> None:
 def attend_one_segment(
     request: Request, features: FeatureMap, chunk: int, valid_BM: Array | None = None
 ) -> Float[Array, 'B L H K']:
-    """Returns float32 attention outputs for rows whose keys are one segment, or one segment and padding."""
+    """Returns float32 attention outputs for rows whose keys are one segment, or one segment and padding.
+
+    In the causal form, queries have padding at the same positions as keys.
+    """
     query, key, value = request.query, request.key, request.value
     if request.mechanism.is_causal:
-        return attend_causal(FeatureAttentionInputs(query, key, value), zero_sums_like(key, features), features, chunk)[
-            0
-        ][0]
+        inputs = FeatureAttentionInputs(query, key, value, valid_BM, used_query_BL=valid_BM)
+        return attend_causal(inputs, zero_sums_like(key, features), features, chunk)[0][0]
     return attend_noncausal(query, key, value, valid_BM, features)
 
 
@@ -72,14 +75,15 @@ def attend_packed_segments(
     """Returns float32 attention outputs of packed rows, in which queries read only their own segment; zeros for
     padding.
 
-    In the noncausal form, rows that hold one segment and padding need no sorting. The program checks this while it
-    runs.
+    Rows that hold one segment and padding need no sorting. In the causal form, these are rows whose queries and keys
+    have one array of `Lengths`. In the noncausal form, the program checks this while it runs.
     """
     packed = functools.partial(attend_segments, request, segments, features, chunk)
+    plain = functools.partial(attend_one_segment, request, features, chunk, jnp.not_equal(segments.key, 0))
     if request.mechanism.is_causal:
-        out_BLHK = packed()[0]
+        is_one_text = request.lengths is not None and request.lengths.query is request.lengths.key
+        out_BLHK = plain() if is_one_text else packed()[0]
     else:
-        plain = functools.partial(attend_one_segment, request, features, chunk, jnp.not_equal(segments.key, 0))
         out_BLHK = jax.lax.cond(has_one_segment(*segments), plain, lambda: packed()[0])
     return jnp.where(jnp.not_equal(segments.query, 0)[..., None, None], out_BLHK, 0.0)
 

@@ -2,8 +2,8 @@
 
 Keys up to the end of a chunk set the chunk's scale: the largest log of each feature. So later keys change the scale of
 no earlier chunk. The running maxima of these logs come first. Then the features and key sums of all chunks are computed
-once, and an associative scan adds up the sums of earlier chunks. Products take operands in the dtype of the inputs and
-sum in float32.
+once, and an associative scan adds up the sums of earlier chunks. For bfloat16 inputs, products have bfloat16
+operands and float32 sums. Other inputs are computed in float32, because long sums leave the range of float16.
 
 This file writes the backward passes out. They read the rounded features instead of their logarithms. The gradient of
 the scan is the same scan in the opposite direction.
@@ -36,14 +36,16 @@ def rounded_product(equation: str, left: Shaped[Array, '...'], right: Shaped[Arr
 
 
 def attend_all_chunks(before: KeySums, chunks: PositionChunk, features: FeatureMap) -> tuple[KeySums, Outputs]:
-    """Returns the key sums after the last chunk, outputs [n, B, G, h, C, K] in the dtype of the values, and float32
+    """Returns the key sums after the last chunk, outputs [n, B, G, h, C, K] in bfloat16 or float32, and float32
     log-sum-exps [n, B, G, h, C].
 
     Args:
-        before: the key sums over all keys before the first chunk.
-        chunks: n >= 1 chunks in the dtype of the inputs, without segments.
+        before: the sums over keys before the first chunk.
+        chunks: n >= 1 chunks in the dtype of the inputs, without segments. Only values in bfloat16 are computed in
+            their own dtype.
         features: the feature map of queries and keys.
     """
+    chunks = chunks if chunks.value_BGCK.dtype == jnp.bfloat16 else chunks.in_float32()
     dtype = chunks.value_BGCK.dtype
     key_logs_nBGCR = features.map_to_log_features(chunks.key_BGCK)
     if chunks.valid_BC is not None:

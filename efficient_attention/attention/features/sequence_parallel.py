@@ -38,8 +38,8 @@ DIAGONAL, ALL = 'diagonal', 'all'  # kinds of blocks: queries read keys up to th
 def attend_features_shard(
     request: Request, split: SequenceSplit, features: FeatureMap, chunk: int
 ) -> tuple[Float[Array, 'B L H K'], None]:
-    """Returns linear attention for this device's queries, in the query's dtype;
-    the causal form computes `chunk` positions at once.
+    """Returns linear attention for this device's queries, in the query's dtype; `chunk` is the number of positions in a
+    chunk of the causal form.
     """
     check_supported(request)
     if request.mechanism.is_causal and not (split.has_query_shares and split.has_key_shares):

@@ -35,7 +35,8 @@ class Linear(FeatureAttention):
             cos(pi (i - j) / 2 length).
         length: only for 'cos', the longest row.
         causal: k <= q, through chunks and a running state.
-        chunk: positions computed at once in the causal form and for rows with several segments.
+        chunk: number of positions in a chunk of the causal form, and of rows with several segments. Products over
+            pairs cover only the pairs inside each chunk.
     """
 
     name = 'linear'

@@ -54,9 +54,10 @@ def test_chunks_at_once_equal_chunks_one_by_one(reads: str):
     assert_close(both_gradients, one_gradients, gradient=True)
 
 
+@pytest.mark.parametrize('at_once', [False, True])
 @pytest.mark.parametrize('rows', [None, [[1, 1, 1, 1, 2, 2]]])
 def test_only_a_query_that_is_lost_to_the_scale_is_computed_pair_by_pair(
-    rows: list | None, monkeypatch: pytest.MonkeyPatch
+    rows: list | None, at_once: bool, monkeypatch: pytest.MonkeyPatch
 ):
     """Only queries that one common scale cannot express are computed pair by pair.
 
@@ -74,7 +75,8 @@ def test_only_a_query_that_is_lost_to_the_scale_is_computed_pair_by_pair(
     def run(query_logs: jax.Array, key_logs: jax.Array) -> causal.Outputs:
         values = jnp.ones((1, 6, 1, 2))
         inputs = FeatureAttentionInputs(query_logs[None, :, None], key_logs[None, :, None], values, *of_rows)
-        return attend_causal(inputs, zero_key_sums(1, 1, 2, 2), features, 3)[0]
+        with using_device_tuning(feature_prefix_sums=at_once):
+            return attend_causal(inputs, zero_key_sums(1, 1, 2, 2), features, 3)[0]
 
     apart = np.tile(np.float32([[0.0, LOWEST_LOG]]), (6, 1))
     key_logs = apart.copy()
@@ -85,3 +87,53 @@ def test_only_a_query_that_is_lost_to_the_scale_is_computed_pair_by_pair(
     key_logs[1, 0] = 200.0  # This key makes the preceding query impossible to express with the common scale.
     out, _ = run(apart, key_logs)
     assert np.isnan(out).all()
+
+
+@pytest.mark.parametrize('at_once', [False, True])
+def test_pairs_give_the_results_of_a_scale_of_their_own(at_once: bool):
+    """The last key of a chunk is too large for the common scale. Shorter chunks express every pair."""
+    features = FeatureMap(lambda x, _: x)
+    rng = np.random.default_rng(4)
+    q, k, v = (rng.normal(size=(1, 6, 1, 2)).astype(np.float32) for _ in range(3))
+    k[0, 5] = 200.0
+
+    @jit
+    def both(q: jax.Array, k: jax.Array, v: jax.Array) -> list:
+        found = []
+        with using_device_tuning(feature_prefix_sums=at_once):
+            for size in (6, 1):
+
+                def run(q: jax.Array, k: jax.Array, v: jax.Array, size: int = size) -> jax.Array:
+                    start = zero_key_sums(1, 1, 2, 2)
+                    return attend_causal(FeatureAttentionInputs(q, k, v), start, features, size)[0][0]
+
+                out, backward = jax.vjp(run, q, k, v)
+                found.append((out, backward(jnp.cos(out))))
+        return found
+
+    (ours, gradients), (expected, expected_gradients) = both(q, k, v)
+    assert_close(ours, expected)
+    assert_close(gradients, expected_gradients, gradient=True)
+
+
+def test_unused_queries_start_no_second_computation(monkeypatch: pytest.MonkeyPatch):
+    """Padding queries of cosFormer have no feature, and would otherwise start a search for lost queries."""
+
+    def none(logs: jax.Array, keys: causal.ChunkKeys, *_) -> causal.Outputs:
+        return jnp.full((*logs.shape[:-1], keys.value_BGcK.shape[-1]), jnp.nan), jnp.zeros(logs.shape[:-1])
+
+    monkeypatch.setattr(causal, 'attend_chunk_exactly', none)
+    monkeypatch.setattr(causal, 'find_queries_with_features', none)
+    features = FeatureMap(lambda x, _: x, has_zeros=True)
+    logs = np.zeros((1, 6, 1, 2), np.float32)
+    logs[0, 4:] = LOWEST_LOG
+    valid_BL = np.arange(6)[None] < 4
+
+    @jit
+    def run(logs: jax.Array, used_BL: jax.Array) -> jax.Array:
+        keys, values = jnp.zeros_like(logs), jnp.ones_like(logs)
+        inputs = FeatureAttentionInputs(logs, keys, values, jnp.asarray(valid_BL), None, used_BL)
+        return attend_causal(inputs, zero_key_sums(1, 1, 2, 2), features, 3)[0][0]
+
+    assert_close(run(logs, valid_BL)[0, :4], np.ones((4, 1, 2)))
+    assert np.isnan(run(logs, np.ones_like(valid_BL))).all()

@@ -49,6 +49,30 @@ def test_bfloat16_inputs_give_the_float32_results_of_the_same_numbers(features: 
     assert_close(rounded_gradients, exact_gradients, dtype='bfloat16', gradient=True)
 
 
+@pytest.mark.parametrize('features', [ELU, FAVOR], ids=['elu', 'favor'])
+def test_float16_inputs_are_computed_in_float32(features: FeatureMap):
+    """Sums of values exceed 65,504, and gradients divided by denominators fall below the normal numbers of float16."""
+    rng = np.random.default_rng(9)
+    q, k = (jnp.asarray(rng.normal(size=(1, 70, 1, 16)), jnp.float16) for _ in range(2))
+    v = jnp.asarray(8_000.0 * (1.0 + 0.3 * rng.normal(size=q.shape)), jnp.float16)
+    dout = jnp.asarray(1e-4 * rng.normal(size=q.shape), jnp.float32)
+
+    @jit
+    def results(q: jax.Array, k: jax.Array, v: jax.Array) -> list:
+        found = []
+        for dtype in (jnp.float16, jnp.float32):
+            inputs = [x.astype(dtype) for x in (q, k, v)]
+            out, backward = jax.vjp(lambda *x: attend(features, FeatureAttentionInputs(*x)), *inputs)
+            found.append((out, [x.astype(jnp.float32) for x in backward(dout)]))
+        return found
+
+    (out, gradients), (expected, expected_gradients) = jax.device_get(results(q, k, v))
+    assert_close(out, expected)
+    largest = [np.abs(x).max() for x in expected_gradients]
+    ours, theirs = ([x / scale for x, scale in zip(g, largest, strict=True)] for g in (gradients, expected_gradients))
+    assert_close(ours, theirs, dtype='float16', gradient=True)
+
+
 def test_later_keys_change_no_earlier_output():
     """The later keys have features that are e^300 times as large."""
     rng = np.random.default_rng(6)
