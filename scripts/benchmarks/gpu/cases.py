@@ -143,10 +143,16 @@ def describe_machine() -> dict[str, Any]:
 
 
 def current_commit(root: Path) -> str:
-    """Returns the commit of a working tree, with '+' if tracked files differ from it; 'unknown' without git."""
+    """Returns the commit of a working tree, with '+' if tracked files differ from it.
+
+    Raises:
+        InputError: git does not know the commit. Files of two such copies could not be told apart.
+    """
     commit = output_of(['git', '-C', str(root), 'rev-parse', '--short=12', 'HEAD'])
+    if not commit:
+        raise InputError(f'{root}: git does not tell the commit of this copy; name it with --commit')
     changed = output_of(['git', '-C', str(root), 'status', '--porcelain', '--untracked-files=no'])
-    return f'{commit}{"+" if changed else ""}' if commit else 'unknown'
+    return f'{commit}{"+" if changed else ""}'
 
 
 def output_of(command: list[str]) -> str:
