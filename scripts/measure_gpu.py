@@ -15,8 +15,8 @@ The benchmark has five parts, which run in this order:
 
 Each part has one JSON file in the folder `--output`, which is rewritten after every case. If a case fails, the file
 contains the reason. No case starts after `--minutes`. The next call with the same output runs only the missing cases.
-It refuses the files of another commit or device. The script needs only this repository, jax, flax and jaxtyping, no
-environment of the project. The script measures PyTorch if it is installed.
+It refuses the files of another commit or device. The script needs only this repository, jax and flax, no environment of
+the project. Without git, it also needs `--commit`. The script measures PyTorch if it is installed.
 
 To publish the results, copy the files to docs/results/data/gpu/, run scripts/make_results.py and commit the files and
 the page.
@@ -36,8 +36,10 @@ if __name__ == '__main__':
 import importlib  # noqa: E402
 import os  # noqa: E402
 import time  # noqa: E402
+import types  # noqa: E402
+from typing import Any  # noqa: E402
 
-from absl import flags  # noqa: E402  a package that Flax needs, too
+from absl import flags  # noqa: E402  Flax requires Optax, and Optax requires absl-py, so that absl is installed
 
 from efficient_attention.commands.command_line import parse_flags, run_command  # noqa: E402
 from efficient_attention.commands.flags import define_choices, define_output  # noqa: E402
@@ -55,6 +57,7 @@ def main() -> None:
         raise InputError(f'--minutes {options.minutes}: it must be above 0')
     # JAX would otherwise reserve most of the device's memory, which PyTorch needs, too.
     os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
+    replace_missing_jaxtyping()
     # These imports are late, because loading JAX would slow down --help.
     from scripts.benchmarks.gpu.cases import (
         DRY,
@@ -67,7 +70,7 @@ def main() -> None:
     )
 
     settings = DRY if options.dry_run else FULL
-    machine, commit = describe_machine(), options.commit or current_commit(ROOT)
+    commit, machine = options.commit or current_commit(ROOT), describe_machine()
     print(f'{machine["count"]} {machine["device"]}, jax {machine["jax"]}, commit {commit}', flush=True)
     heads = {part: make_head(part, machine, commit, settings) for part in options.parts}
     for part, head in heads.items():
@@ -77,6 +80,32 @@ def main() -> None:
         cases = importlib.import_module(f'scripts.benchmarks.gpu.{part}').list_cases(settings)
         left += run_part(options.output / f'{part}.json', head, cases, start + 60.0 * options.minutes)
     print(f'{left} cases are left for the next call' if left else 'all cases are measured', flush=True)
+
+
+class ArrayOnly:
+    """A type of jaxtyping without its shape: `ArrayOnly[Array, 'B L']` is `Array`."""
+
+    def __class_getitem__(cls, array_and_shape: tuple[Any, str]) -> Any:
+        """Returns the type of the array."""
+        return array_and_shape[0]
+
+
+class WithoutShapes(types.ModuleType):
+    """A module whose public names are all `ArrayOnly`."""
+
+    def __getattr__(self, name: str) -> type[ArrayOnly]:
+        """Returns `ArrayOnly` for a public name that the module lacks."""
+        if name.startswith('_'):
+            raise AttributeError(name)
+        return ArrayOnly
+
+
+def replace_missing_jaxtyping() -> None:
+    """Installs a stand-in for jaxtyping if a machine lacks it; the attention code uses it only in annotations."""
+    try:
+        importlib.import_module('jaxtyping')
+    except ModuleNotFoundError:
+        sys.modules['jaxtyping'] = WithoutShapes('jaxtyping')
 
 
 def define_flags() -> flags.FlagValues:

@@ -15,7 +15,7 @@ from tests.quick_compile import FLAGS
 
 # A program that runs the script where these packages cannot be imported.
 MISSING = ('ml_collections', 'grain', 'array_record', 'tokenizers', 'sentencepiece', 'safetensors', 'tensorboardX')
-MISSING += ('matplotlib', 'PIL', 'torch')
+MISSING += ('matplotlib', 'PIL', 'torch', 'jaxtyping', 'beartype', 'typeguard')
 BLOCKED = f"""
 import runpy, sys
 class Blocker:
@@ -64,6 +64,7 @@ def check_results(reports: dict) -> None:
     numerics, attention, training, tiles, decoding = (report['cases'] for report in reports.values())
     for name, one in numerics.items():
         assert 'reason' in one or one['gradient_error'] < (1e-6 if 'float32' in name else 1e-2), name
+    assert any('grouped heads' in name for name in numerics) and not any('splash' in name for name in numerics)
     assert 'no GPU' in numerics['causal float32: cudnn']['reason']
     assert 'not installed: torch' in attention['lsh(8, 2, causal=True) 32 forward: PyTorch']['reason']
     timed = {**attention, **training, **tiles, **decoding}
@@ -76,6 +77,25 @@ def check_results(reports: dict) -> None:
         assert one['tokens_per_second'] > 0
     assert all('plain' not in name or one['is_peer'] for name, one in training.items())
     assert {one['is_default'] for one in tiles.values()} == {False}
+
+
+def test_a_copy_without_git_needs_the_flag_commit(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setenv('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
+    monkeypatch.setattr(measure_gpu, 'ROOT', tmp_path)
+    monkeypatch.setattr(sys, 'argv', ['measure_gpu.py', '--dry_run', '--output', str(tmp_path), '--parts', 'decoding'])
+    with pytest.raises(SystemExit) as exited:
+        run_command(measure_gpu.main)
+    error = capsys.readouterr().err
+    assert exited.value.code == 2 and 'name it with --commit' in error and error.count('\n') == 1
+    assert not (tmp_path / 'decoding.json').exists()
+
+
+def test_the_stand_in_of_jaxtyping_gives_the_type_of_the_array(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'jaxtyping', None)  # so that an import fails
+    measure_gpu.replace_missing_jaxtyping()
+    stand_in = sys.modules['jaxtyping']
+    assert stand_in.Float[int, 'B L'] is int and (stand_in.Shaped[int, ''] | None) == (int | None)
+    assert not hasattr(stand_in, '__path__')
 
 
 def test_a_file_of_another_commit_is_refused_before_any_case_runs(tmp_path: Path, monkeypatch, capsys):

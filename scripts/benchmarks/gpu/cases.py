@@ -144,10 +144,16 @@ def describe_machine() -> dict[str, Any]:
 
 
 def current_commit(root: Path) -> str:
-    """Returns the commit of a working tree; a '+' means that tracked files differ. Without git, returns 'unknown'."""
+    """Returns the commit of a working tree; a '+' means that tracked files differ.
+
+    Raises:
+        InputError: git does not know the commit. Files of two such copies could not be told apart.
+    """
     commit = output_of(['git', '-C', str(root), 'rev-parse', '--short=12', 'HEAD'])
+    if not commit:
+        raise InputError(f'{root}: git does not tell the commit of this copy; name it with --commit')
     changed = output_of(['git', '-C', str(root), 'status', '--porcelain', '--untracked-files=no'])
-    return f'{commit}{"+" if changed else ""}' if commit else 'unknown'
+    return f'{commit}{"+" if changed else ""}'
 
 
 def output_of(command: list[str]) -> str:

@@ -128,8 +128,10 @@ def test_the_peak_of_memory_is_known_only_where_it_rose():
     assert peak is None or benchmark.peak_since(peak) == {}
 
 
-def test_a_copy_without_git_has_no_commit(tmp_path: Path):
-    assert benchmark.current_commit(tmp_path) == 'unknown'
+def test_a_copy_without_git_needs_the_flag_commit(tmp_path: Path):
+    with pytest.raises(InputError, match='git does not tell the commit of this copy; name it with --commit') as error:
+        benchmark.current_commit(tmp_path)
+    assert str(tmp_path) in str(error.value)
     assert benchmark.output_of(['no-such-command']) == ''
 
 
