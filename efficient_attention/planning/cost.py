@@ -25,6 +25,18 @@ CUDNN_PRODUCTS = {'__cudnn$fmhaSoftmax': 2, '__cudnn$fmhaSoftmaxBackward': 5}
 SPLASH_PRODUCTS = {'fwd': 2, 'dq': 3, 'dkv': 4}
 _SPLASH_KERNEL = re.compile(r'splash_m[hq]a_(fwd|dq|dkv)')
 _CUSTOM_CALL = re.compile(r'custom_call_target="([^"]*)"')
+# Targets of custom calls without products that XLA's compilers for CPUs, GPUs and TPUs write.
+WITHOUT_PRODUCTS = frozenset(
+    (
+        # memory, layouts and asynchronous collectives
+        *('AllocateBuffer', 'ConcatBitcast', 'X64Combine', 'AsyncCollectiveStart', 'AsyncCollectiveDone'),
+        # sharding and indices
+        *('Sharding', 'SPMDFullToShardShape', 'SPMDShardToFullShape'),
+        *('AssumeGatherIndicesInBound', 'GatherScatterIndicesBitpacked'),
+        # comparisons
+        *('TopK', '__gpu$TopK', 'PartialReduce', '__cub$DeviceRadixSort'),
+    )
+)
 _CUDNN_SHAPE = re.compile(r'"intermediate_tensor_shape":.*?"dimensions":\["?(\d+)"?,"?(\d+)"?,"?(\d+)"?,"?(\d+)"?\]')
 _CUDNN_MASK = re.compile(r'"mask_type":"(\w+)"')
 _CUDNN_WINDOW = re.compile(r'"sliding_window_length":(\d+)')
@@ -39,19 +51,24 @@ class Cost:
     bytes: float  # bytes read and written in the device's main memory, without the padding of arrays
     cycles: float  # clock cycles that the compiler estimates, without collectives; 0 if it gives no estimate
     kernel_flops: float = 0.0  # of `flops`, those of TPU kernels, which the compiler's cycles leave out
+    uncounted_calls: tuple[str, ...] = ()  # sorted targets of custom calls whose products are not in `flops`
 
 
 def cost_of(program: HloProgram) -> Cost:
     """Returns the cost of one call of a compiled program; an instruction in a loop counts as often as it runs."""
     flops = kernel_flops = traffic = cycles = 0.0
+    uncounted = set()
     for run in program.executed_instructions():
-        flops += run.times * flops_of(run)
+        found, target = flops_of(run), custom_call_target(run.instruction)
+        flops += run.times * found
         kernel_flops += run.times * splash_kernel_flops(run)
+        if target and not found and target not in WITHOUT_PRODUCTS:
+            uncounted.add(target)
         if not run.is_fused:
             traffic += run.times * instruction_memory_traffic(run, program)
             estimate = _CYCLES.search(run.instruction.attributes)
             cycles += run.times * int(estimate[1]) if estimate else 0.0
-    return Cost(flops, traffic, cycles, kernel_flops)
+    return Cost(flops, traffic, cycles, kernel_flops, tuple(sorted(uncounted)))
 
 
 def flops_of(run: ExecutedInstruction) -> float:
@@ -60,9 +77,9 @@ def flops_of(run: ExecutedInstruction) -> float:
     On TPUs, the compiler writes matrix products as convolutions. A kernel of fused attention is one custom call.
     """
     instruction = run.instruction
-    target = _CUSTOM_CALL.search(instruction.attributes) if instruction.opcode == 'custom-call' else None
-    if target and target[1] in CUDNN_PRODUCTS:
-        return CUDNN_PRODUCTS[target[1]] * cudnn_product_flops(instruction, run.operand_shapes()[0].sizes[-1])
+    target = custom_call_target(instruction)
+    if target in CUDNN_PRODUCTS:
+        return CUDNN_PRODUCTS[target] * cudnn_product_flops(instruction, run.operand_shapes()[0].sizes[-1])
     if instruction.opcode not in ('dot', 'convolution'):
         return splash_kernel_flops(run)
     result, operands = instruction.shapes[0], run.operand_shapes()
@@ -71,6 +88,12 @@ def flops_of(run: ExecutedInstruction) -> float:
     contracted = _CONTRACTED.search(instruction.attributes)
     summed = [operands[0].sizes[int(place)] for place in contracted[1].split(',') if place] if contracted else []
     return 2.0 * math.prod(result.sizes) * math.prod(summed)
+
+
+def custom_call_target(instruction: HloInstruction) -> str:
+    """Returns the target of a custom call; '' for any other instruction."""
+    target = _CUSTOM_CALL.search(instruction.attributes) if instruction.opcode == 'custom-call' else None
+    return target[1] if target else ''
 
 
 def cudnn_product_flops(instruction: HloInstruction, width: int) -> float:

@@ -79,7 +79,9 @@ def cost_lines(plan: Plan) -> Iterator[str]:
     yield f'  matrix products {products}, of which the model needs {share:.0%}'
     if plan.cost.kernel_flops:
         kernels = plan.cost.kernel_flops / plan.cost.flops
-        yield f'    {kernels:.0%} in splash attention, at most; the compiler does not estimate its time, the peak does'
+        yield f'    at most {kernels:.0%} in splash attention, whose time is taken at the published peak'
+    if plan.cost.uncounted_calls:
+        yield f'  not counted: what is inside calls of {", ".join(plan.cost.uncounted_calls)}'
     yield f'  reads and writes {in_bytes(round(plan.cost.bytes))} of its memory'
     sent = sum(one.sent_bytes for one in plan.collectives)
     yield f'  sends {in_bytes(round(sent))} to other devices' + (', by' if plan.collectives else '')

@@ -13,6 +13,7 @@ def test_cost_of_a_program():
     cost = cost_of(parse_program(TEXT))
     assert cost.flops == 3 * 2 * 4 * 16 * 8
     assert cost.cycles == 3 * 100
+    assert cost.uncounted_calls == ()  # the calls of this program start and end a collective
     layer, product = 8 * 16 * 4, (4 * 8 + 8 * 16 + 4 * 16) * 4
     # Each turn of the loop reads a layer's slice and writes it, adds 1 to the counter, and sums two arrays.
     in_loop = 4 + 3 * 4 + 2 * layer + product + 4 * 4 * 16 * 4
@@ -94,6 +95,7 @@ def test_products_inside_cudnn(target: str, mask: str, window: int, products: in
     config = CONFIG.replace('MASK', mask).replace('WINDOW', str(window))
     cost = cost_of(parse_program(CUDNN.replace('CONFIG', config).replace('TARGET', target)))
     assert cost.flops == products * 2 * 2 * 4 * pairs * 64
+    assert cost.uncounted_calls == (() if products else (target,))
 
 
 SPLASH = """ENTRY %main (list: s8[1,3,2], q: bf16[2,4,1536,64]) -> f32[512,128] {
@@ -110,4 +112,41 @@ def test_products_inside_splash_attention(name: str, products: int):
     for lists in ('%list, %list', '%list, %list, %list'):  # the third list is of masks
         call = f'{lists}, %q, %q, %q), custom_call_target="tpu_custom_call"'
         cost = cost_of(parse_program(SPLASH.replace('NAME', name).replace('CALL', call)))
+        assert cost.uncounted_calls == (() if products else ('tpu_custom_call',))
         assert cost.flops == cost.kernel_flops == products * 2 * (2 * 4) * (3 * 2) * 512**2 * 64
+
+
+CALLS = """%body (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  ROOT %inner = f32[8]{0} custom-call(%p), custom_call_target="INNER"
+}
+
+ENTRY %main (a: f32[8]) -> f32[8] {
+  %a = f32[8]{0} parameter(0)
+  %first = f32[8]{0} custom-call(%a), custom_call_target="TopK"
+  %second = f32[8]{0} custom-call(%first), custom_call_target="foo"
+  %third = f32[8]{0} custom-call(%second), custom_call_target="foo"
+  ROOT %fused = f32[8]{0} fusion(%third), kind=kCustom, calls=%body
+}
+"""
+
+
+@pytest.mark.parametrize(
+    'inner, targets', [('__cublas$gemm', ('__cublas$gemm', 'foo')), ('ConcatBitcast', ('foo',)), ('Sharding', ('foo',))]
+)
+def test_custom_calls_that_are_not_counted(inner: str, targets: tuple[str, ...]):
+    assert cost_of(parse_program(CALLS.replace('INNER', inner))).uncounted_calls == targets
+
+
+def test_a_compiled_choice_of_the_largest_is_not_named():
+    def function(x_BD: jax.Array) -> jax.Array:
+        return jax.lax.top_k(jnp.sort(x_BD), 2)[0]
+
+    text = jax.jit(function).lower(jnp.ones((8, 64))).compile().as_text()
+    assert 'custom_call_target="TopK"' in text
+    assert cost_of(parse_program(text)).uncounted_calls == ()
+
+
+def test_a_compiled_factorisation_is_named():
+    text = jax.jit(jnp.linalg.cholesky).lower(jnp.eye(8)).compile().as_text()
+    assert cost_of(parse_program(text)).uncounted_calls == ('lapack_spotrf_ffi',)

@@ -47,7 +47,16 @@ def test_products_in_kernels_are_named():
     plan = plan_of_compiled_step(TOPOLOGY, tiny_step(), 8, None)
     assert plan.cost and 'splash' not in format_plan(plan)
     half = dataclasses.replace(plan.cost, kernel_flops=plan.cost.flops / 2)
-    assert '\n    50% in splash attention, at most; ' in format_plan(dataclasses.replace(plan, cost=half))
+    line = '\n    at most 50% in splash attention, whose time is taken at the published peak\n'
+    assert line in format_plan(dataclasses.replace(plan, cost=half))
+
+
+def test_calls_that_are_not_counted_are_named():
+    plan = plan_of_compiled_step(TOPOLOGY, tiny_step(), 8, None)
+    assert plan.cost and 'not counted' not in format_plan(plan)
+    some = dataclasses.replace(plan.cost, uncounted_calls=('__cublas$gemm', 'foo'))
+    line = '\n  not counted: what is inside calls of __cublas$gemm, foo\n'
+    assert line in format_plan(dataclasses.replace(plan, cost=some))
 
 
 def test_rows_of_two_texts_have_two_lengths():
