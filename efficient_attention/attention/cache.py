@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 # Largest number of beams per row that share one cache; with more beams, separate copies of the cache are faster.
-# In a shared cache each beam multiplies the keys of all beams, so the cost grows with their number.
+# In a shared cache, the query of each beam is multiplied by the keys of all beams, so more beams cost more per beam.
 MOST_SHARED = 16
 
 Cache = Any  # a decoding cache: a tree of arrays, of a different type for each mechanism

@@ -525,7 +525,7 @@ def check_memory(config: ModelConfig) -> None:
 
 
 def check_compression(config: ModelConfig, lengths: Mapping[str, int]) -> None:
-    """Raises InputError if a model with compressed memory has no compressed positions, or a wrong segment length.
+    """Raises InputError if a compressed memory has no positions, or if the compression rate does not divide a length.
 
     lengths: field name -> length of the segments, in tokens; each must be a multiple of the compression rate.
     """

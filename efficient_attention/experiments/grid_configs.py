@@ -49,7 +49,7 @@ OF_SIZE = (
 STEP = ('train.micro_batches', 'model.remat', 'model.scan_unroll')
 RATE = 'optimizer.learning_rate'  # each grid cell may have another learning rate
 # These config fields change no result, and neither time nor memory of a step, so a later command may change them.
-# Config fields that change only time or memory must stay equal, because the table of results reports time and memory.
+# Fields that change only time or memory must be equal in all cells, because the table of results compares both.
 FREE = (
     *('data.cache', 'data.processes', 'data.workers', 'data.prefetch', 'examples.cache', 'distill.cache'),
     *('train.log_every_steps', 'train.stall_seconds'),

@@ -105,7 +105,7 @@ def _notes(good: Mapping[str, Any]) -> list[str]:
         )
     if any(cell.get('machine') for cell in good.values()):
         machines = {name: cell.get('machine', 'an unknown machine') for name, cell in good.items()}
-        notes.append(f'The machines are: {_group_by_value(machines)}.')
+        notes.append(f'Trained on: {_group_by_value(machines)}.')
     if good:
         hours = sum(cell['seconds'] * len(cell['seeds']) + cell.get('pilot_seconds', 0) for cell in good.values())
         notes.append(f'All runs of this table took {hours / 3600:.1f} hours.')

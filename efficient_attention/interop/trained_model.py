@@ -34,9 +34,9 @@ class Pretrained:
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # content of the imported config.json
     # content of the imported generation_config.json
     generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    # fields of the run's `examples` config on which predictions depend (OUR_EXAMPLES)
+    # fields of the run's `examples` config on which predictions depend, as exported under the name OUR_EXAMPLES
     examples: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    # fields of the run's `pairs` config on which predictions depend (OUR_PAIRS)
+    # fields of the run's `pairs` config on which predictions depend, as exported under the name OUR_PAIRS
     pairs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # decision thresholds that the original run chose on its validation set
     thresholds: Callable[[], Mapping[str, float]] = dict

@@ -51,8 +51,8 @@ class LanguageModelling(Objective):
     def sums(
         self, model: LanguageModel, batch: Batch, carry: AnyMemory | None, rng: Array | None, step: Array | int = 0
     ) -> tuple[Sums, AnyMemory | None]:
-        """Returns the sums of losses (nats) and correct predictions of a language model over a batch, and its memory
-        after the batch.
+        """Returns the sums of losses (nats) and correct predictions of a language model over a batch, and the segment
+        memory for the next batch.
 
         `carry` is the memory before the batch. If the batch has `unigram_losses`, their sum is included. Each auxiliary
         layer loss is a separate term.

@@ -48,7 +48,7 @@ class PrunedKernel:
         return wide[..., :, None] if self.way == 'rows' else wide[..., None, :]
 
     def sums_per_entry(self, weights: Array) -> Array:
-        """Returns, for each entry of the pruning group, the sum of the kernel's weights that belong to the entry."""
+        """Returns, for each unit that is pruned as a whole, such as a block or a row, the sum of its weights."""
         if self.way == 'weight':
             return weights
         if self.way == 'block':

@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def make_search_case(model: Any, name: str, beams: int, draw: random.Random) -> dict[str, Any]:
-    """Returns a random search of a model in which each setting changes the generated tokens.
+    """Returns the settings of a beam search, drawn at random, and its result; each setting changes the tokens.
 
     After DRAWS tries without success, returns the last search.
     """

@@ -61,10 +61,10 @@ def test_speed_is_compared_on_one_machine_alone_and_machines_are_named():
     table = grid_table({'listops': columns}, {})
     assert '| linear | 30.0 ± 2.0 | 31.0 | 5.00, 2.50 |' in table and '| lsh | 20.0 | 21.0 | 3.00 | 4, 1.00 |' in table
     assert (
-        '\nThe seeds are: linear: 0, 1; the others: 0. The machines are: lsh: Xeon, jax 1; the others: EPYC, jax 1. All'
+        '\nThe seeds are: linear: 0, 1; the others: 0. Trained on: lsh: Xeon, jax 1; the others: EPYC, jax 1. All'
         in table
     )
-    assert '\nThe machines are: EPYC, jax 1. All' in grid_table({'listops': {'full': columns['full']}}, {})
+    assert '\nTrained on: EPYC, jax 1. All' in grid_table({'listops': {'full': columns['full']}}, {})
 
 
 def test_memory_is_compared_between_steps_of_one_kind_alone():

@@ -68,10 +68,11 @@ def forward(x: Float[Array, '*batch K'], projection_RK: Float[Array, 'R K']) -> 
 
 
 def backward(saved: tuple[Array, Array], dlogs: Float[Array, '*batch R']) -> tuple[Array, Array]:
-    """Returns the gradient of x, and zeros for the projection; one product also sums the gradients of a vector."""
+    """Returns the gradient of x, and zeros for the projection, which is not trained."""
     x, projection_RK = saved
     width = x.shape[-1]
     high_RK = split_into_bfloat16(projection_RK * width**-0.25)[0]
+    # The added column of ones sums the gradients of the R logarithms, in the same product.
     columns_RV = jnp.concatenate([high_RK, jnp.ones_like(high_RK[:, :1])], axis=-1)
     both = jnp.einsum('...R,RV->...V', dlogs.astype(x.dtype), columns_RV, preferred_element_type=jnp.float32)
     dx = both[..., :-1] - width**-0.5 * both[..., -1:] * x.astype(jnp.float32)

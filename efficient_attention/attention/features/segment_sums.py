@@ -1,5 +1,6 @@
-"""Computes linear attention over packed segments, chunk by chunk; the key sums cover only the last segment of the
-chunks before.
+"""Computes linear attention over packed segments, chunk by chunk.
+
+The key sums that enter a chunk cover only one segment: the segment of the last token before the chunk.
 
 Axes: G key heads with h query heads each, C positions of a chunk, R features.
 """

@@ -160,8 +160,8 @@ def concatenate_caches(cache: KeyCache, new: KeyCache) -> KeyCache:
 def decode_beams(
     spec: CacheSpec, cache: BeamKeyCache, query_bnHK: Array, new: KeyCache, terms: LogitTerms
 ) -> tuple[Float[Array, 'b n H K'], BeamKeyCache]:
-    """Returns outputs and the updated decoding cache for one new token per beam; axis b joins the B rows and their K
-    beams.
+    """Returns outputs and the updated decoding cache for one new token per beam; axis b has one entry per beam of each
+    row.
     """
     if query_bnHK.shape[1] != 1:
         raise ValueError(f'beams take one new token at a time, and {query_bnHK.shape[1]} are given')

@@ -26,7 +26,7 @@ class LogitTermSlice(Protocol):
 
 
 class LogitTerm(abc.ABC):
-    """A term, such as a bias, that loops over tiles add to the logits; it is a tree of arrays.
+    """A term that is added to the logits tile by tile, such as a bias; it is a tree of arrays.
 
     The forward loop, and the backward loop over key tiles, call `chunk_values`. The backward loop over query tiles
     computes the term's gradient. It gets the part that each chunk reads from `select_for_chunk`, differentiates

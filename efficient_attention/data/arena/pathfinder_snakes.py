@@ -146,8 +146,8 @@ def _padded_table(rows: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def _empty_occupancy_board(setting: PathfinderGeometry, around: int, margin: int) -> np.ndarray:
-    """Returns the marks of a board without bars: bars must stay out of the border, and heads at least one margin away
-    from it.
+    """Returns a board without bars, in which the cells that snakes must not use are marked: the border for bars, and
+    also a strip beside the border for heads.
 
     The margins around bars may enter the border. A tail may be closer to the border than a head; otherwise snakes could
     not turn near the edge.

@@ -133,7 +133,7 @@ def _read_tag(path: Path, line: Line, index: int) -> str:
 
 
 def _group_lines_by_sentence(lines: Iterable[Line | None]) -> Iterator[list[Line]]:
-    """Groups lines into sentences; None marks the end of a sentence."""
+    """Groups the input lines into sentences; in the input, None stands after the last line of each sentence."""
     sentence: list[Line] = []
     for line in lines:
         if line is not None:

@@ -232,7 +232,10 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         return MultiHopPrediction(answer, TYPES[kind], float(types[kind]) * chance, tuple(support.items()))
 
     def best_span_text(self, texts: Sequence[MarkedText], rows: Sequence[Row]) -> tuple[str, float]:
-        """Returns the text of the most likely span over all rows, and its probability among the best spans."""
+        """Returns the text of the most likely span over all rows, and its probability.
+
+        The probabilities of the best spans sum to 1.
+        """
         options = {'answer_length': self.config.answer_length, 'count': self.config.best_count}
         found = []
         for feature, output in rows:

@@ -138,8 +138,7 @@ class OverlongCounts:
 
 
 def truncation_notes(questions: Sequence[EncodedText], places: Sequence[str], limit: int) -> dict[str, str]:
-    """Returns a note about questions that are cut to `limit` tokens, as a dictionary with the note as key and value; {}
-    if no question is cut."""
+    """Returns {note: note} with one note about the questions that are cut to `limit` tokens; {} if none is cut."""
     cut = [place for question, place in zip(questions, places, strict=True) if len(question) > limit]
     if not cut:
         return {}
