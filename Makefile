@@ -104,6 +104,12 @@ plan: .venv-plan/.plan  ## environment with the compilers for TPUs and NVIDIA GP
 	@$(call install,.venv-plan) --require-hashes -r requirements/plan.txt
 	@touch $@
 
+.venv-docs/.docs: requirements/docs.txt
+	$(call environment,.venv-docs)
+	@echo '[set-up] installing requirements/docs.txt into .venv-docs'
+	@$(call install,.venv-docs) --require-hashes -r requirements/docs.txt
+	@touch $@
+
 beam: .venv-beam/.beam  ## environment with Apache Beam, for scripts/prepare_corpus_beam.py
 .venv-beam/.beam: requirements/beam.txt
 	$(call environment,.venv-beam)
@@ -116,7 +122,7 @@ beam: .venv-beam/.beam  ## environment with Apache Beam, for scripts/prepare_cor
 compile = .venv-lock/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
   --no-header --no-emit-index-url --no-annotate --upgrade
 
-lock:  ## renew requirements/{run,test,lint,plan,beam}.txt from pyproject.toml
+lock:  ## renew requirements/{run,test,lint,plan,docs,beam}.txt from pyproject.toml
 	$(call environment,.venv-lock)
 	@$(call install,.venv-lock) --upgrade uv
 	@index=$$(.venv-lock/bin/python -m pip config get global.index-url 2>/dev/null || true); \
@@ -124,10 +130,11 @@ lock:  ## renew requirements/{run,test,lint,plan,beam}.txt from pyproject.toml
 	  $(compile) --extra test --output-file requirements/test.txt >/dev/null; \
 	  $(compile) --extra train --constraints requirements/test.txt --output-file requirements/run.txt >/dev/null; \
 	  $(compile) --extra test --extra tpu --extra cuda --constraints requirements/test.txt --output-file requirements/plan.txt >/dev/null; \
+	  $(compile) --extra train --extra docs --constraints requirements/test.txt --output-file requirements/docs.txt >/dev/null; \
 	  $(subst pyproject.toml,--group lint,$(compile)) --output-file requirements/lint.txt >/dev/null; \
 	  $(subst pyproject.toml,--group beam,$(compile)) --output-file requirements/beam.txt >/dev/null
-	@! grep -n '://' requirements/test.txt requirements/run.txt requirements/plan.txt requirements/lint.txt requirements/beam.txt
-	@echo 'renewed requirements/test.txt, run.txt, plan.txt, lint.txt and beam.txt'
+	@! grep -n '://' requirements/test.txt requirements/run.txt requirements/plan.txt requirements/docs.txt requirements/lint.txt requirements/beam.txt
+	@echo 'renewed requirements/test.txt, run.txt, plan.txt, docs.txt, lint.txt and beam.txt'
 
 clean:  ## remove environments, builds, tool caches and compiled programs; runs/, data/ and the rest of cache/ stay
 	rm -rf cache/programs .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
