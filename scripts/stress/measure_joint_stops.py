@@ -52,7 +52,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HANGING_SECONDS = 90.0  # seconds after the signal within which all processes must end
 LAST_STEP = 30
 PHASES = NAMED[1:9]  # the phases after the imports; during the imports, the processes are not connected
-JOIN_SECONDS = 20.0
+JOIN_SECONDS = 60.0
 # This pattern matches error lines about another process that a signal ended before there was anything to save.
 OF_ANOTHER = re.compile(
     r'error: (process \d+ \(host .*\) (failed: stopped by |has died; )|process 0 (at|did not answer at) |\d+ of \d+ )'
