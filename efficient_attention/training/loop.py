@@ -56,6 +56,7 @@ def train(
         trainer.run_missed_evaluation(first, state)
         if guarded.is_complete(first):
             return trainer.held_out
+        guarded.log.trackers.start()
         trainer.cache_teacher_logits(first)
         batches = trainer.training_batches(first)
         train_step = jit_train_step(run)
