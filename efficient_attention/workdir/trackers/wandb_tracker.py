@@ -18,9 +18,10 @@ class WandbTracker:
 
     def start(self) -> str:
         """Creates or continues the run, in `wandb/` of the workdir if WANDB_DIR is not set."""
+        workdir = self._run.workdir
+        os.environ.setdefault('WANDB_CACHE_DIR', str(workdir / 'wandb' / 'cache'))
         import wandb
 
-        workdir = self._run.workdir
         self._entry_run = wandb.init(
             project=os.environ.get('WANDB_PROJECT', PROJECT),
             name=os.environ.get('WANDB_NAME', workdir.name),

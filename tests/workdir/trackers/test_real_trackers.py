@@ -1,7 +1,9 @@
 """Tests the real packages, each in its own process and without a network: a run of two starts becomes one entry."""
 
+import contextlib
 import json
 import os
+import re
 import sqlite3
 from pathlib import Path
 
@@ -27,22 +29,22 @@ def workdir(tmp_path, monkeypatch) -> Path:
 
 
 def track_two_starts(name: str, workdir: Path) -> list[str]:
-    """Logs steps 10 to 30 and an evaluation, then resumes at step 20, and returns the printed lines."""
+    """Logs steps 10, 20 (with an evaluation) and 30, resumes at step 20 up to step 40, and returns the printed lines.
+
+    Repeated steps have other numbers here, so that a number shows which start has logged it.
+    """
     lines: list[str] = []
-    for start_step, steps in ((0, (10, 20, 30)), (20, (30, 40))):
-        run = TrackedRun(workdir, CONFIG, start_step)
-        with open_trackers((name,), run, lines.append) as trackers:
+    for start_step, steps in ((0, (10, 20, 30)), (20, (20, 30, 40))):
+        with open_trackers((name,), TrackedRun(workdir, CONFIG, start_step), lines.append) as trackers:
             for step in steps:
-                trackers.log(step, 'train', {'loss': 1 / step + start_step})
-            trackers.log(20, 'held_out', {'loss': 0.5})
+                if step > start_step:
+                    trackers.log(step, 'train', {'loss': step / 8 + start_step})
+                if step == 20:
+                    trackers.log(step, 'held_out', {'loss': 0.5})
     return lines
 
 
-def only_the_workdir_was_written(folder: Path) -> bool:
-    return {path.name for path in folder.iterdir()} <= {'run', 'home'}
-
-
-EXPECTED = [(10, 0.1), (20, 0.05), (30, pytest.approx(1 / 30)), (40, pytest.approx(20.025))]
+EXPECTED = [(10, 1.25), (20, 2.5), (30, 3.75), (40, 25.0)]
 
 
 def test_mlflow_has_one_run_with_each_step_once(workdir, tmp_path, capfd):
@@ -51,26 +53,36 @@ def test_mlflow_has_one_run_with_each_step_once(workdir, tmp_path, capfd):
     (loss,) = workdir.glob('mlflow/*/*/metrics/train/loss')
     lines = [line.split() for line in loss.read_text().splitlines()]
     assert [(int(step), float(value)) for _, value, step in lines] == EXPECTED
+    (loss,) = workdir.glob('mlflow/*/*/metrics/held_out/loss')
+    assert [line.split()[1:] for line in loss.read_text().splitlines()] == [['0.5', '20']]
     (parameter,) = workdir.glob('mlflow/*/*/params/train.steps')
     assert parameter.read_text() == '9'
-    assert capfd.readouterr() == ('', '') and only_the_workdir_was_written(tmp_path)
+    assert capfd.readouterr() == ('', '') and [path.name for path in tmp_path.iterdir()] == ['run']
 
 
 def test_trackio_has_one_run_with_each_step_once(workdir, tmp_path, capfd):
     first, second = track_two_starts('trackio', workdir)
     assert first == second and first.startswith('tracker trackio: run run-')
     (database,) = workdir.glob('trackio/*.db')
-    with sqlite3.connect(database) as connection:
+    with contextlib.closing(sqlite3.connect(database)) as connection:
         rows = connection.execute('SELECT run_name, step, metrics FROM metrics ORDER BY step').fetchall()
-    connection.close()
     assert len({name for name, _, _ in rows}) == 1
-    losses = [(step, json.loads(text)['train/loss']) for _, step, text in rows if 'train/loss' in text]
-    assert losses == EXPECTED
-    assert [step for _, step, text in rows if 'held_out/loss' in text] == [20]
-    assert capfd.readouterr() == ('', '') and only_the_workdir_was_written(tmp_path)
+    logged = [(step, json.loads(text)) for _, step, text in rows]
+    assert [(step, found['train/loss']) for step, found in logged if 'train/loss' in found] == EXPECTED
+    assert [(step, found['held_out/loss']) for step, found in logged if 'held_out/loss' in found] == [(20, 0.5)]
+    assert capfd.readouterr() == ('', '') and [path.name for path in tmp_path.iterdir()] == ['run']
 
 
-def test_wandb_has_two_offline_folders_of_one_run_with_each_step_once(workdir, tmp_path, capfd):
+def test_wandb_has_one_run_with_each_step_once(workdir, tmp_path, capfd):
     first, second = track_two_starts('wandb', workdir)
-    print(first, second)
-    assert 0
+    assert first.startswith(f'tracker wandb: offline in {workdir}/wandb/offline-run-') and first != second
+    records = sorted(workdir.glob('wandb/offline-run-*/run-*.wandb'))
+    assert len({path.name for path in records}) == 1  # both folders belong to one run
+    # Each step is in one row of the history, and in one update of the summary. An item is protobuf: fields 2 (name) and
+    # 16 (JSON value).
+    steps = [re.findall(rb'_step\x82\x01\x02(\d\d)', path.read_bytes()) for path in records]
+    assert [*map(sorted, steps)] == [[b'10', b'10', b'20', b'20', b'30', b'30'], [b'40', b'40']]
+    values = [set(re.findall(rb'(\w+)/loss\x82\x01.([\d.]+)', path.read_bytes(), re.DOTALL)) for path in records]
+    assert values[0] == {(b'train', b'1.25'), (b'train', b'2.5'), (b'train', b'3.75'), (b'held_out', b'0.5')}
+    assert values[1] == {(b'train', b'25')}
+    assert capfd.readouterr() == ('', '') and [path.name for path in tmp_path.iterdir()] == ['run']
