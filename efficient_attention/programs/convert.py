@@ -1,6 +1,6 @@
 """Converts a checkpoint to another file format, and optionally compresses the model.
 
-    python scripts/convert.py --model runs/sst2 --output exported
+    efficient-attention convert --model runs/sst2 --output exported
 
 `--model` is a Hugging Face folder (safetensors only), a compact export or a workdir. `--output` becomes a Hugging Face
 folder. With `--small` or `--quantize` it becomes a compact export. With `--length 4096 --pattern 'window(128) |
@@ -12,11 +12,6 @@ energy is weighted by the effect on the loss of the run's training rows. `--smal
 which holds the same numbers in fewer bytes. `--quantize int8` stores kernels and tables as 8-bit integers.
 """
 
-from efficient_attention.processes.signal_thread import catch_stop_signals
-
-if __name__ == '__main__':
-    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
-
 import dataclasses
 import sys
 from collections.abc import Sequence
@@ -24,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.command_line import parse_flags
 from efficient_attention.commands.flags import (
     checkpoint_from_flags,
     define_checkpoint,
@@ -45,7 +40,7 @@ WEIGHED_ROWS = 512  # default of the flag --weigh_rows
 def main() -> None:
     """Reads a model, converts and compresses it as the flags say, writes it, and prints a report."""
     options = define_flags()
-    parse_flags(sys.argv, ('model', 'output'), options=options)
+    parse_flags(sys.argv, ('model', 'output'), options=options, about=__doc__)
     # This import is late, so that --help and flag errors are fast.
     from efficient_attention.interop.compact_export import save_compact
     from efficient_attention.interop.encoder_adaptation import extend_positions
@@ -168,7 +163,7 @@ def ratio_in_words(numbers: Sequence[int], word: str) -> str:
 
 
 def define_flags() -> flags.FlagValues:
-    """Defines the command-line flags of this script, and returns them."""
+    """Defines the command-line flags of this program, and returns them."""
     options = flags.FlagValues()
     define_model(options)
     define_output('New folder: Hugging Face format, or a compact export.', options=options)
@@ -196,7 +191,3 @@ def define_flags() -> flags.FlagValues:
     most = 'Most global tokens in a row.'
     flags.DEFINE_integer('global_tokens', None, most, flag_values=options)
     return options
-
-
-if __name__ == '__main__':
-    run_command(main)

@@ -1,18 +1,14 @@
-"""Continues a text: python scripts/generate.py --workdir runs/enwik8_full --prompt 'The history of '
+"""Continues a text: efficient-attention generate --workdir runs/enwik8_full --prompt 'The history of '
 
 By default each token is sampled. With --beams, beam search prints the most probable texts with their log-probabilities.
 """
 
-from efficient_attention.processes.signal_thread import catch_stop_signals
-
-if __name__ == '__main__':
-    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
-
 import sys
+from typing import Any
 
 from absl import flags
 
-from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.command_line import parse_flags
 from efficient_attention.commands.flags import checkpoint_from_flags, define_checkpoint, define_trained_workdir
 from efficient_attention.errors import InputError, require_at_least
 
@@ -22,7 +18,7 @@ DRAWING = ('temperature', 'top_k', 'top_p', 'seed')
 def main() -> None:
     """Reads the flags, and prints the prompt and its continuation by the language model, token by token."""
     options = define_flags()
-    parse_flags(sys.argv, ('workdir', 'prompt'), options=options)
+    parse_flags(sys.argv, ('workdir', 'prompt'), options=options, about=__doc__)
     check_sampling_flags(options)
     # This import is late, so that --help and flag errors are fast.
     from efficient_attention.inference.generate import TextGenerator
@@ -31,7 +27,7 @@ def main() -> None:
     sampling = Sampling(options.temperature, options.top_k, options.top_p)
     generate = TextGenerator(options.workdir, checkpoint=checkpoint_from_flags(options))
     if options.beams:
-        search = {name: options[name].value for name in ('max_tokens', 'beams', 'best')}
+        search: dict[str, Any] = {name: options[name].value for name in ('max_tokens', 'beams', 'best')}
         for found in generate.beam_search(options.prompt, **search):
             print(f'{found.log_prob:.3f}\t{found.text}')
         return
@@ -41,7 +37,7 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """Defines the command-line flags of this script, and returns them."""
+    """Defines the command-line flags of this program, and returns them."""
     options = flags.FlagValues()
     define_trained_workdir(options=options)
     flags.DEFINE_string('prompt', None, 'The text to continue.', flag_values=options)
@@ -64,7 +60,3 @@ def check_sampling_flags(options: flags.FlagValues) -> None:
         if options[name].value != options[name].default:
             line = 'nothing is sampled with --beams' if options.beams else 'it needs --beams'
             raise InputError(f'--{name} is {options[name].value}; {line}')
-
-
-if __name__ == '__main__':
-    run_command(main)

@@ -1,6 +1,6 @@
 """Trains many runs, one for each pair of a task and a mechanism, and summarises their test results in a table.
 
-    python scripts/train_grid.py --config configs/arena.py --rows listops_short,text --columns full,linear \
+    efficient-attention grid --config configs/arena.py --rows listops_short,text --columns full,linear \
       --seeds 0,1 --workdir runs/arena
 
 Tasks are rows of the table, mechanisms are columns, and each pair is a cell. The argument of the config file is
@@ -19,44 +19,26 @@ with their error.
 column. `--yardsticks` only prints baseline scores of the rows: linear models and single words.
 """
 
-from efficient_attention.processes.signal_thread import catch_stop_signals
-
-if __name__ == '__main__':
-    # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
-    catch_stop_signals(keeps_freed_memory=True)
-
 import json
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from absl import flags
 from ml_collections import config_flags
 
-from efficient_attention.commands.command_line import parse_flags, run_command
-from efficient_attention.commands.flags import define_workdir
+from efficient_attention.commands.command_line import parse_flags
+from efficient_attention.commands.flags import define_config, define_workdir
 from efficient_attention.errors import InputError, RunError, show_error
 from efficient_attention.processes.allocator import keep_freed_memory
 from efficient_attention.processes.phase_log import PREPARATION, note_phase
 
-CONFIG = config_flags.DEFINE_config_file('config', None, 'Config file whose argument is <row>,<column>.')
-WORKDIR = define_workdir('Folder that gets the workdirs of all cells.')
-ROWS = flags.DEFINE_list('rows', None, 'Tasks, separated by commas.')
-COLUMNS = flags.DEFINE_list('columns', ['full'], 'Mechanisms, separated by commas; the others are compared with full.')
-SEEDS = flags.DEFINE_list('seeds', ['0'], 'Seeds, separated by commas.')
-RATES = flags.DEFINE_list('rates', [], 'Learning rates to choose from by trial runs; none = the rate of the config.')
-SIZE = flags.DEFINE_string(
-    'size',
-    '',
-    'Size of the cells: third part of the config argument, such as paper or code in arena.py; default: no such part.',
-)
-YARDSTICKS = flags.DEFINE_bool('yardsticks', default=False, help='Only print the baselines of the rows; train nothing.')
-PILOT_STEPS = flags.DEFINE_integer('pilot_steps', 150, 'Steps of a trial run; 0 = as many as the cell.', lower_bound=0)
-
 
 def main() -> None:
     """Reads the flags, trains the cells, and prints the table of results."""
-    parse_flags(sys.argv, required=('config', 'workdir', 'rows'))
+    options = define_flags()
+    parse_flags(sys.argv, ('config', 'workdir', 'rows'), options=options, about=__doc__)
     from efficient_attention.experiments.grid import (
         Grid,
         LearningRateSweep,
@@ -77,26 +59,26 @@ def main() -> None:
 
     note_phase(PREPARATION)
     print(keep_freed_memory(), file=sys.stderr)
-    holder = flags.FLAGS['config']
+    holder = options['config']
     overrides = config_flags.get_override_values(holder)
     check_no_seed_override(overrides)
-    check_folder_kind_and_parents(WORKDIR.value, GRID)
-    file, size = config_flags.get_config_filename(holder), SIZE.value
-    cells = make_cells(file, overrides, ROWS.value, COLUMNS.value, size)
-    if YARDSTICKS.value:
-        print(json.dumps(compute_baselines(cells, WORKDIR.value)))
+    check_folder_kind_and_parents(options.workdir, GRID)
+    file, size = config_flags.get_config_filename(holder), options.size
+    cells = make_cells(file, overrides, options.rows, options.columns, size)
+    if options.yardsticks:
+        print(json.dumps(compute_baselines(cells, options.workdir)))
         return
-    pilots = LearningRateSweep(parse_learning_rates(RATES.value), PILOT_STEPS.value)
-    changed = effective_overrides(overrides, make_cells(file, {}, ROWS.value, COLUMNS.value, size), cells)
-    grid = Grid(cells, WORKDIR.value, SEEDS.value, pilots, size, has_column_specific_sizes(file, size), changed)
+    pilots = LearningRateSweep(parse_learning_rates(options.rates), options.pilot_steps)
+    changed = effective_overrides(overrides, make_cells(file, {}, options.rows, options.columns, size), cells)
+    grid = Grid(cells, options.workdir, options.seeds, pilots, size, has_column_specific_sizes(file, size), changed)
     found = train_grid(grid)
     failed = {(row, column): cell for row in found for column, cell in found[row].items() if 'error' in cell}
-    known = read_cells(WORKDIR.value)
-    yardsticks = read_known_baselines(WORKDIR.value)
-    of_others = read_started_cell_configs(WORKDIR.value, known.keys() - {row for row, _ in cells} - yardsticks.keys())
-    computed, unread = compute_all_baselines(of_others | cells)
+    known = read_cells(options.workdir)
+    yardsticks = read_known_baselines(options.workdir)
+    of_others = read_started_cell_configs(options.workdir, known.keys() - {row for row, _ in cells} - yardsticks.keys())
+    computed, unread = compute_all_baselines(of_others | cells, options.workdir)
     yardsticks |= computed
-    write_grid(known, yardsticks, WORKDIR.value)
+    write_grid(known, yardsticks, options.workdir)
     print(grid_table(known, yardsticks))
     print(json.dumps({'cells': len(cells), 'failed': [','.join(cell) for cell in failed]}))
     if failed:
@@ -106,7 +88,7 @@ def main() -> None:
 
 
 def compute_all_baselines(
-    cells: Mapping[tuple[str, str], Mapping[str, Any]],
+    cells: Mapping[tuple[str, str], Mapping[str, Any]], workdir: Path
 ) -> tuple[dict[str, dict[str, float]], list[str]]:
     """Computes the baselines of all tasks (table rows); prints an error for each task whose data cannot be read.
 
@@ -119,14 +101,28 @@ def compute_all_baselines(
     unread = []
     for row in dict.fromkeys(row for row, _ in cells):
         try:
-            found |= compute_baselines(
-                {cell: values for cell, values in cells.items() if cell[0] == row}, WORKDIR.value
-            )
+            found |= compute_baselines({cell: values for cell, values in cells.items() if cell[0] == row}, workdir)
         except InputError as error:
             show_error(RunError(f'{row}: no baselines: {error}'))
             unread.append(row)
     return found, unread
 
 
-if __name__ == '__main__':
-    run_command(main)
+def define_flags() -> flags.FlagValues:
+    """Defines the command-line flags of this program, and returns them."""
+    options = flags.FlagValues()
+    define_config('Config file whose argument is <row>,<column>.', options)
+    define_workdir('Folder that gets the workdirs of all cells.', options)
+    flags.DEFINE_list('rows', None, 'Tasks, separated by commas.', flag_values=options)
+    columns = 'Mechanisms, separated by commas; the others are compared with full.'
+    flags.DEFINE_list('columns', ['full'], columns, flag_values=options)
+    flags.DEFINE_list('seeds', ['0'], 'Seeds, separated by commas.', flag_values=options)
+    rates = 'Learning rates to choose from by trial runs; none = the rate of the config.'
+    flags.DEFINE_list('rates', [], rates, flag_values=options)
+    size = 'Third part of the config argument: the size of the cells, such as paper or code in arena.py.'
+    flags.DEFINE_string('size', '', size, flag_values=options)
+    yardsticks = 'Only print the baselines of the rows; train nothing.'
+    flags.DEFINE_bool('yardsticks', False, yardsticks, flag_values=options)
+    pilots = 'Steps of a trial run; 0 = as many as the cell.'
+    flags.DEFINE_integer('pilot_steps', 150, pilots, lower_bound=0, flag_values=options)
+    return options

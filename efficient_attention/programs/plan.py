@@ -1,53 +1,47 @@
 """Estimates time and memory of a training step on given devices, which need not be present, by compiling the step.
 
-    python scripts/plan.py --config configs/pretrain/bert.py:large --topology v5e:4x4 --config.mesh.fsdp=16
-    python scripts/plan.py --config configs/quickstart.py --topology cpu:8 --nolargest
+    efficient-attention plan --config configs/pretrain/bert.py:large --topology v5e:4x4 --config.mesh.fsdp=16
+    efficient-attention plan --config configs/quickstart.py --topology cpu:8 --nolargest
 
 Config fields are set as for train.py. No data are read and no array is created. Plans for TPUs and GPUs need the
-environment that `make plan` creates: .venv-plan/bin/python scripts/plan.py ...
+environment that `make plan` creates: .venv-plan/bin/efficient-attention plan ...
 """
-
-from efficient_attention.processes.signal_thread import catch_stop_signals
-
-if __name__ == '__main__':
-    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
 import json
 import sys
 
 from absl import flags
-from ml_collections import config_flags
 
 from efficient_attention.atomic_files import write_atomically
-from efficient_attention.commands.command_line import parse_flags, run_command
-from efficient_attention.commands.flags import define_path
-
-CONFIG = config_flags.DEFINE_config_file(
-    'config', None, 'A file of configs/; fields follow as --config.<group>.<field>=value.'
-)
-TOPOLOGY = flags.DEFINE_string(
-    'topology', None, 'Devices: v5e:4x4 | v5p:8x8x4 | v6e:4x4 | h200:8 | cpu:8, or another size.'
-)
-LARGEST = flags.DEFINE_bool('largest', True, 'Search for the largest batch that fits; compiles at most three sizes.')
-OUTPUT = define_path('output', 'JSON file for the figures.')
+from efficient_attention.commands.command_line import parse_flags
+from efficient_attention.commands.flags import define_config, define_output
 
 
 def main() -> None:
     """Reads the flags, plans the training step, and prints the plan."""
-    parse_flags(sys.argv, required=('config', 'topology'))
+    options = define_flags()
+    parse_flags(sys.argv, ('config', 'topology'), options=options, about=__doc__)
     # This import is late, because loading JAX would slow down --help.
     from efficient_attention.planning.topology import parse_topology
 
-    topology = parse_topology(TOPOLOGY.value)
+    topology = parse_topology(options.topology)
     from efficient_attention.planning.plan import as_dict, make_plan
     from efficient_attention.planning.report import format_plan
     from efficient_attention.training.fill_config import fill_config_for_plan
 
-    plan = make_plan(fill_config_for_plan(CONFIG.value.to_dict()), topology, is_searched=LARGEST.value)
+    plan = make_plan(fill_config_for_plan(options.config.to_dict()), topology, is_searched=options.largest)
     print(format_plan(plan))
-    if OUTPUT.value:
-        write_atomically(OUTPUT.value, json.dumps(as_dict(plan), indent=2) + '\n')
+    if options.output:
+        write_atomically(options.output, json.dumps(as_dict(plan), indent=2) + '\n')
 
 
-if __name__ == '__main__':
-    run_command(main)
+def define_flags() -> flags.FlagValues:
+    """Defines the command-line flags of this program, and returns them."""
+    options = flags.FlagValues()
+    define_config('Config file; fields follow as --config.<group>.<field>=value.', options)
+    devices = 'Devices: v5e:4x4 | v5p:8x8x4 | v6e:4x4 | h200:8 | cpu:8, or another size.'
+    flags.DEFINE_string('topology', None, devices, flag_values=options)
+    largest = 'Search for the largest batch that fits; compiles at most three sizes.'
+    flags.DEFINE_bool('largest', True, largest, flag_values=options)
+    define_output('JSON file for the figures.', options=options)
+    return options

@@ -1,9 +1,9 @@
 """Predicts whole files with a fine-tuned model, and writes the predictions in the official format of the task.
 
-    python scripts/predict.py --model runs/sst2 --output submission            # the run's own test files
-    python scripts/predict.py --model runs/sst2 --output out --split dev       # its dev files, with their metrics
-    python scripts/predict.py --model runs/mine --output out --files new.csv --set text=review --set id=number
-    python scripts/predict.py --model theirs --output out --files new.csv --set labels=negative,positive
+    efficient-attention predict --model runs/sst2 --output submission            # the run's own test files
+    efficient-attention predict --model runs/sst2 --output out --split dev       # its dev files, with their metrics
+    efficient-attention predict --model runs/mine --output out --files new.csv --set text=review --set id=number
+    efficient-attention predict --model theirs --output out --files new.csv --set labels=negative,positive
 
 `--set` sets a field of the config's `examples` group. Labels, separated by commas, name the outputs in their order. If
 a checkpoint has no label names, the labels are LABEL_0, LABEL_1, ...
@@ -11,17 +11,13 @@ a checkpoint has no label names, the labels are LABEL_0, LABEL_1, ...
 The last line of output is one JSON object: files written, notes about rows, metrics if there are labels.
 """
 
-from efficient_attention.processes.signal_thread import catch_stop_signals
-
-if __name__ == '__main__':
-    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
-
 import json
 import sys
+from typing import Any
 
 from absl import flags
 
-from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.command_line import parse_flags
 from efficient_attention.commands.flags import (
     checkpoint_from_flags,
     define_batch_size,
@@ -37,10 +33,10 @@ from efficient_attention.errors import InputError
 def main() -> None:
     """Reads the flags, predicts the files, writes the predictions, and prints a summary."""
     options = define_flags()
-    parse_flags(sys.argv, ('model', 'output'), options=options)
+    parse_flags(sys.argv, ('model', 'output'), options=options, about=__doc__)
     from efficient_attention.inference.predict_files import predict_files  # imported late, so that --help is fast
 
-    fields = dict(parse_field(text) for text in options.set)
+    fields: dict[str, Any] = dict(parse_field(text) for text in options.set)
     if options.files:
         fields[options.split] = options.files
     size = {'batch_size': options.batch_size, 'length': options.length}
@@ -49,7 +45,7 @@ def main() -> None:
 
 
 def define_flags() -> flags.FlagValues:
-    """Defines the command-line flags of this script, and returns them."""
+    """Defines the command-line flags of this program, and returns them."""
     options = flags.FlagValues()
     define_model(options)
     define_output('Folder for the predictions.', options=options)
@@ -81,7 +77,3 @@ def parse_field(text: str) -> tuple[str, str | int | bool | tuple[str, ...]]:
     if known[name] is tuple:
         return name, tuple(part.strip() for part in value.split(',') if part.strip())
     raise InputError(f'--set {text!r}: {name} is {"True or False" if known[name] is bool else "a whole number"}')
-
-
-if __name__ == '__main__':
-    run_command(main)

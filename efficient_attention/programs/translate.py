@@ -1,8 +1,8 @@
 """Generates a target text for each source text of a file with an encoder-decoder, and optionally scores the texts.
 
-    python scripts/translate.py --model runs/multi30k --input test.de --output test.en --beams 5
-    python scripts/translate.py --model runs/multi30k --input test.de --output test.en --references test.en.gold
-    echo 'Zwei Hunde spielen im Schnee.' | python scripts/translate.py --model runs/multi30k
+    efficient-attention translate --model runs/multi30k --input test.de --output test.en --beams 5
+    efficient-attention translate --model runs/multi30k --input test.de --output test.en --references test.en.gold
+    echo 'Zwei Hunde spielen im Schnee.' | efficient-attention translate --model runs/multi30k
 
 Without --input it reads standard input and answers line by line. Without --output it writes to standard output. With
 --output, an interrupted command can be resumed: finished lines are kept in `<output>.partial` until all lines are done.
@@ -11,14 +11,8 @@ standard output is one JSON object: BLEU, chrF and exact match with their signat
 
 --references without --input scores an existing --output and needs no --model:
 
-    python scripts/translate.py --output test.en --references test.en.gold
+    efficient-attention translate --output test.en --references test.en.gold
 """
-
-from efficient_attention.processes.signal_thread import catch_stop_signals
-
-if __name__ == '__main__':
-    # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
-    catch_stop_signals(keeps_freed_memory=True)
 
 import json
 import sys
@@ -27,7 +21,7 @@ from typing import Any
 
 from absl import flags
 
-from efficient_attention.commands.command_line import missing_flag_error, parse_flags, run_command
+from efficient_attention.commands.command_line import missing_flag_error, parse_flags
 from efficient_attention.commands.flags import (
     checkpoint_from_flags,
     define_batch_size,
@@ -41,7 +35,18 @@ from efficient_attention.config.json_parsing import parse_json
 from efficient_attention.errors import InputError, counted
 from efficient_attention.processes.allocator import keep_freed_memory
 
-SEARCH = ('beams', 'best', 'penalty', 'alpha', 'stop', 'max_tokens', 'min_tokens', 'ratio', 'extra', 'batch_size')
+SEARCH: tuple[str, ...] = (
+    'beams',
+    'best',
+    'penalty',
+    'alpha',
+    'stop',
+    'max_tokens',
+    'min_tokens',
+    'ratio',
+    'extra',
+    'batch_size',
+)
 SEARCH += ('repetition_penalty', 'no_repeat_ngram_size', 'bad_words_ids', 'suppress_tokens', 'begin_suppress_tokens')
 SEARCH += ('ends', 'do_sample', 'temperature', 'top_k', 'top_p', 'seed')
 BEAMS = 5  # default of the flag --beams
@@ -50,7 +55,7 @@ BEAMS = 5  # default of the flag --beams
 def main() -> None:
     """Reads the flags, generates and writes the target texts, and prints scores if there are reference texts."""
     options = define_flags()
-    parse_flags(sys.argv, options=options)
+    parse_flags(sys.argv, options=options, about=__doc__)
     if options.references is not None and options.input is None:
         score_existing_output(options)
         return
@@ -86,7 +91,7 @@ def main() -> None:
 
 def search_options_from_flags(options: flags.FlagValues) -> dict[str, Any]:
     """Returns the search flags that the command line sets; raises InputError if a value cannot be parsed."""
-    named = {name: options[name].value for name in SEARCH if options[name].present}
+    named: dict[str, Any] = {name: options[name].value for name in SEARCH if options[name].present}
     if 'bad_words_ids' in named:
         try:
             named['bad_words_ids'] = parse_json(named['bad_words_ids'])
@@ -116,7 +121,7 @@ def print_scores(options: flags.FlagValues, search: dict[str, Any] | None = None
 
 
 def define_flags() -> flags.FlagValues:
-    """Defines the command-line flags of this script, and returns them."""
+    """Defines the command-line flags of this program, and returns them."""
     options = flags.FlagValues()
     define_model(options)
     define_path(
@@ -212,7 +217,3 @@ def check_references(source: Path, references: Path) -> None:
     texts, right = (sum(1 for _ in read_lines(path)) for path in (source, references))
     if texts != right:
         raise InputError(f'{references} has {counted(right, "line")}, {source} {texts:,}')
-
-
-if __name__ == '__main__':
-    run_command(main)

@@ -1,9 +1,9 @@
 """Draws attention: patterns, a decoder's cross-attention, a classifier's pooling weights, or weights of mechanisms.
 
-    python scripts/visualize.py pattern 'causal & window(256)' --output window.png
-    python scripts/visualize.py alignment --model runs/multi30k 'Zwei Hunde spielen.' --output alignment.png
-    python scripts/visualize.py pooling --model runs/han 'It begins well. The end is bad.' --output pooling.html
-    python scripts/visualize.py weights 'sparsemax(causal)' 'entmax(causal)' causal --output weights.png
+    efficient-attention visualize pattern 'causal & window(256)' --output window.png
+    efficient-attention visualize alignment --model runs/multi30k 'Zwei Hunde spielen.' --output alignment.png
+    efficient-attention visualize pooling --model runs/han 'It begins well. The end is bad.' --output pooling.html
+    efficient-attention visualize weights 'sparsemax(causal)' 'entmax(causal)' causal --output weights.png
 
 `pattern` draws one pattern and its computed tiles, as PNG and in the terminal, and prints its cost. `gallery` draws all
 named patterns and presets in one picture. `alignment` prints an encoder-decoder's output for each text, and draws the
@@ -11,13 +11,9 @@ weights of its cross-attention. `pooling` writes a page with the weights of sent
 decision. `weights` draws the attention weights of mechanisms for the same random queries and keys.
 """
 
-from efficient_attention.processes.signal_thread import catch_stop_signals
-
-if __name__ == '__main__':
-    catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
-
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from absl import flags
@@ -31,7 +27,7 @@ from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import picture as shades
 from efficient_attention.attention.patterns.pattern import Pattern, head_patterns
 from efficient_attention.attention.patterns.tile_table import split_into_disjoint_patterns, tile_table
-from efficient_attention.commands.command_line import parse_flags, run_command, split_subcommand
+from efficient_attention.commands.command_line import parse_flags, split_subcommand
 from efficient_attention.commands.flags import define_length, define_output
 from efficient_attention.errors import InputError, require
 
@@ -64,12 +60,14 @@ WORDS = {  # {sub-command: its positional arguments}
 
 def main() -> None:
     """Reads the flags, writes the picture of the chosen sub-command, and prints the path of the file."""
-    command, arguments = split_subcommand(sys.argv, WORDS)
+    command, arguments = split_subcommand(sys.argv, WORDS, about=__doc__)
     options = define_flags(command)
     required = ('model',) if command in ('alignment', 'pooling') else ()
-    words = parse_flags(arguments, required, options=options, words=WORDS[command], command=command)
+    words = parse_flags(arguments, required, options=options, words=WORDS[command], command=command, about=__doc__)
     if command == 'pooling':
-        from scripts.pictures.pooling import pages_of_texts  # imported late, because it imports the models
+        from efficient_attention.programs.pictures.pooling import (
+            pages_of_texts,
+        )  # imported late, because it imports the models
 
         write_atomically(options.output, pages_of_texts(words, options))
     else:
@@ -83,11 +81,11 @@ def plot_figure(command: str, words: list[str], options: flags.FlagValues) -> Fi
     """Draws the picture of a sub-command such as 'pattern' or 'alignment', and returns it as a matplotlib figure."""
     if command == 'alignment':
         # This import is late, because it imports the models.
-        from scripts.pictures.alignment import draw_translation_alignments
+        from efficient_attention.programs.pictures.alignment import draw_translation_alignments
 
         return draw_translation_alignments(words, options)
     if command == 'weights':
-        from scripts.pictures.weights import draw_attention_weights
+        from efficient_attention.programs.pictures.weights import draw_attention_weights
 
         return draw_attention_weights(words, options)
     return draw_pattern(words[0], options) if command == 'pattern' else draw_gallery()
@@ -100,19 +98,19 @@ def define_flags(command: str) -> flags.FlagValues:
         define_output('PNG to write.', Path('docs/images/patterns.png'), options)
         return options
     if command == 'alignment':
-        from scripts.pictures.alignment import define_alignment_flags
+        from efficient_attention.programs.pictures.alignment import define_alignment_flags
 
         define_output('PNG to write.', Path('alignment.png'), options)
         define_alignment_flags(options)
         return options
     if command == 'pooling':
-        from scripts.pictures.pooling import define_pooling_flags
+        from efficient_attention.programs.pictures.pooling import define_pooling_flags
 
         define_output('HTML page to write.', Path('pooling.html'), options)
         define_pooling_flags(options)
         return options
     if command == 'weights':
-        from scripts.pictures.weights import define_weight_flags
+        from efficient_attention.programs.pictures.weights import define_weight_flags
 
         define_output('PNG to write.', Path('weights.png'), options)
         define_weight_flags(options)
@@ -130,7 +128,7 @@ def draw_pattern(text: str, options: flags.FlagValues) -> Figure:
     A row has the pattern in natural order, and a picture for each order in which positions are computed otherwise.
     """
     for name in ('length', 'tile', 'heads'):
-        if options[name].value < 1:
+        if getattr(options, name) < 1:
             raise InputError(f'--{name} is {options[name].value}; it must be at least 1')
     length, tile = options.length, options.tile
     require(length <= LONGEST, '--length', length, f'at most {LONGEST}')
@@ -196,7 +194,7 @@ def shades_in_natural_order(pattern: Pattern, length: int, tile: int) -> np.ndar
 
 def draw_shades(axes: Axes, picture: np.ndarray, caption: str, length: int, tile: int) -> None:
     """Draws the shades of one pattern, with thin lines between tiles: queries downwards, keys to the right."""
-    look = {'cmap': ListedColormap(COLOURS), 'vmin': 0, 'vmax': ORDERED}
+    look: dict[str, Any] = {'cmap': ListedColormap(COLOURS), 'vmin': 0, 'vmax': ORDERED}
     smoothing = 'nearest' if len(picture) <= 256 else 'auto'
     axes.imshow(picture, **look, extent=(0, length, length, 0), interpolation=smoothing)
     if length / tile <= 32:
@@ -234,7 +232,3 @@ def draw_gallery() -> Figure:
     figure.suptitle(title, color=TEXT_COLOUR, size=9)
     add_legend(figure, PAIR_LABELS, columns=4, has_orders=True)
     return figure
-
-
-if __name__ == '__main__':
-    run_command(main)
