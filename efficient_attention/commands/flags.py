@@ -97,8 +97,9 @@ def define_profile(options: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder[
         'Trace these training steps, such as 20:25, in <workdir>/profile for XProf, and print the five longest '
         'operations. On GPUs the run is then compiled without command buffers.'
     )
-    serializer = flags.ArgumentSerializer()
-    return flags.DEFINE(StepRangeParser(), 'profile', None, meaning, flag_values=options, serializer=serializer)
+    return flags.DEFINE(
+        StepRangeParser(), 'profile', None, meaning, flag_values=options, serializer=flags.ArgumentSerializer()
+    )
 
 
 def define_verify(options: flags.FlagValues) -> flags.FlagHolder[bool]:

@@ -193,7 +193,8 @@ class Trainer:
         if profiled.is_first(step):
             with self.throughput.pause_timing():
                 self.queue.finish_all_steps()
-                profiled.start_trace()
+                for line in profiled.start_trace():
+                    self.progress.print_line(line)
 
     def end_profile(self, step: int, profiled: StepProfile) -> None:
         """Ends the trace after the last profiled step, and prints the longest operations."""

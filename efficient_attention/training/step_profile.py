@@ -67,17 +67,22 @@ class StepProfile:
             jax.profiler.StepTraceAnnotation('train', step_num=step) if self._is_tracing else contextlib.nullcontext()
         )
 
-    def start_trace(self) -> None:
-        """Starts the trace."""
+    def start_trace(self) -> list[str]:
+        """Starts the trace; returns a line for the terminal if that fails, because it must not end the training."""
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0  # Tracing each Python call would slow the profiled steps.
-        jax.profiler.start_trace(self._folder, profiler_options=options)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            jax.profiler.start_trace(self._folder, profiler_options=options)
+        except Exception as error:
+            return [f'no step is profiled: {one_line(error)}']
         self._is_tracing = True
+        return []
 
     def end_trace(self) -> list[str]:
         """Writes the trace, and returns lines for the terminal: its folder, and its longest operations.
 
-        An error, such as a full disk, becomes a line too, because it must not end the training.
+        An error, such as a full disk, becomes a line too.
         """
         if not self._is_tracing or self._steps is None:
             return []

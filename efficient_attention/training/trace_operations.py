@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
 
 # The part of the trace's format with the names of layers: message -> {field: (number, 'string', 'bytes' or message)}.
 # Source: xplane.proto of openxla/xprof, and hlo.proto and xla_data.proto of openxla/xla. jax.profiler.ProfileData has

@@ -18,7 +18,8 @@ from efficient_attention.workdir.trackers.separate_process import SeparateProces
 from efficient_attention.workdir.trackers.tensorboard_tracker import TensorBoardTracker
 from efficient_attention.workdir.trackers.tracker import End, TrackedRun, Tracker
 
-OWN = {'tensorboard': TensorBoardTracker, 'csv': CsvTracker}  # the trackers that need no other package
+# the trackers that need no other package
+OWN: dict[str, Callable[[TrackedRun], Tracker]] = {'tensorboard': TensorBoardTracker, 'csv': CsvTracker}
 WITHOUT_LOGIN = ('offline', 'dryrun', 'disabled')  # values of WANDB_MODE with which wandb needs no key
 
 
@@ -126,5 +127,7 @@ class Trackers:
 
 def open_trackers(names: Sequence[str], run: TrackedRun, print_line: Callable[[str], None]) -> Trackers:
     """Returns the trackers with these names, which have not started yet."""
-    made = {name: OWN[name](run) if name in OWN else SeparateProcess(name, run, print_line) for name in names}
+    made: dict[str, Tracker] = {}
+    for name in names:
+        made[name] = OWN[name](run) if name in OWN else SeparateProcess(name, run, print_line)
     return Trackers(made, print_line)

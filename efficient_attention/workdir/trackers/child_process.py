@@ -19,7 +19,7 @@ from typing import Any
 
 from efficient_attention.atomic_files import write_atomically
 from efficient_attention.errors import one_line
-from efficient_attention.workdir.trackers.tracker import TrackedRun, Tracker, split_of
+from efficient_attention.workdir.trackers.tracker import End, TrackedRun, Tracker, split_of
 
 FOLDER = 'trackers'  # folder of a workdir with a log file and an entry file per tracker
 ENDING_SECONDS = 600.0  # The process ends itself this long after the last message, even if its tracker hangs.
@@ -113,7 +113,8 @@ def handle_messages(
     entry = EntryFile(run.workdir / FOLDER / f'{name}.json', run.start_step)
     tracker = make(run, entry.id)
     answer({'place': tracker.start()})
-    end, done = 'stopped', 1
+    end: End = 'stopped'
+    done = 1
     for message in messages:
         if 'finish' in message:
             end = message['finish']
