@@ -9,6 +9,7 @@ the tracker's package prints goes to standard error, a log file in the workdir.
 import json
 import os
 import secrets
+import select
 import signal
 import sys
 import threading
@@ -22,6 +23,7 @@ from efficient_attention.errors import one_line
 from efficient_attention.workdir.trackers.tracker import End, TrackedRun, Tracker, split_of
 
 FOLDER = 'trackers'  # folder of a workdir with a log file and an entry file per tracker
+PARENT_SECONDS = 5.0  # how often a waiting process checks whether the training process still exists
 ENDING_SECONDS = 600.0  # The process ends itself this long after the last message, even if its tracker hangs.
 # Settings of the packages for a process that nobody watches; the user's own environment variables win.
 SETTINGS = {'WANDB_SILENT': 'true', 'WANDB_ERROR_REPORTING': 'false', 'MLFLOW_DISABLE_TELEMETRY': 'true'}
@@ -81,7 +83,7 @@ def serve(name: str, make: MakeTracker) -> None:
     # The training process decides when a run stops, so Ctrl-C and a scheduler's signal must not end this process.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    requests, answers = os.fdopen(os.dup(0), 'rb'), os.dup(1)
+    requests, answers = os.dup(0), os.dup(1)
     os.dup2(2, 1)  # Everything that the tracker's package prints goes to the log file.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # A package that asks a question gets no answer.
     for variable, value in SETTINGS.items():
@@ -91,7 +93,7 @@ def serve(name: str, make: MakeTracker) -> None:
         os.write(answers, json.dumps(message).encode() + b'\n')
 
     try:
-        handle_messages(map(json.loads, requests), name, make, answer)
+        handle_messages(read_messages(requests), name, make, answer)
     except Exception as error:
         traceback.print_exc()
         try:
@@ -102,6 +104,24 @@ def serve(name: str, make: MakeTracker) -> None:
     sys.stderr.flush()
     # The end of Python would wait for threads that the tracker's package may have left.
     os._exit(0)
+
+
+def read_messages(descriptor: int) -> Iterator[dict[str, Any]]:
+    """Yields the messages of the training process until it closes the pipe or ends. A cut last message is left out.
+
+    A forked worker of a killed training process may keep the pipe open, so the process itself is watched too.
+    """
+    parent, rest = os.getppid(), b''
+    while True:
+        if not select.select([descriptor], [], [], PARENT_SECONDS)[0]:
+            if os.getppid() != parent:
+                return
+            continue
+        chunk = os.read(descriptor, 2**16)
+        if not chunk:
+            return
+        *lines, rest = (rest + chunk).split(b'\n')
+        yield from map(json.loads, lines)
 
 
 def handle_messages(

@@ -40,7 +40,7 @@ class MlflowTracker:
             self._id = found[0].info.run_id
             self._client.update_run(self._id, status='RUNNING')
             return f'run {self._id} in {uri}'
-        created = self._client.create_run(folder, tags={ENTRY: self._entry}, run_name=self._run.workdir.name)
+        created = self._client.create_run(folder, tags={ENTRY: self._entry}, run_name=self._run.name)
         self._id = created.info.run_id
         parameters = (Param(key, str(value)[:LONGEST_PARAMETER]) for key, value in self._run.config.items())
         while part := [*itertools.islice(parameters, MOST_PARAMETERS)]:

@@ -24,6 +24,12 @@ class TrackedRun:
     config: Mapping[str, Any]
     start_step: int
 
+    @property
+    def name(self) -> str:
+        """The name of the run's folder; the run of a seed has the name of the folder of all seeds in front."""
+        folder = self.workdir
+        return f'{folder.parent.name}-{folder.name}' if folder.name.startswith('seed_') else folder.name
+
 
 class Tracker(Protocol):
     """Interface of all experiment trackers. Each method may raise any error; the tracker is then turned off."""

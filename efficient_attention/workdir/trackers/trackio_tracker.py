@@ -21,7 +21,7 @@ class TrackioTracker:
         folder = os.environ.setdefault('TRACKIO_DIR', str(self._run.workdir.absolute() / 'trackio'))
         import trackio
 
-        name = f'{self._run.workdir.name}-{self._entry}'
+        name = f'{self._run.name}-{self._entry}'
         project = os.environ.get('TRACKIO_PROJECT', PROJECT)
         self._entry_run = trackio.init(
             project, name, config=dict(self._run.config), resume='allow', embed=False, auto_log_cpu=False

@@ -24,7 +24,7 @@ class WandbTracker:
 
         self._entry_run = wandb.init(
             project=os.environ.get('WANDB_PROJECT', PROJECT),
-            name=os.environ.get('WANDB_NAME', workdir.name),
+            name=os.environ.get('WANDB_NAME', self._run.name),
             id=self._entry,
             dir=os.environ.get('WANDB_DIR', str(workdir)),
             config=dict(self._run.config),

@@ -9,8 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from efficient_attention.config.train import TRACKERS
 from efficient_attention.errors import InputError, RunStopped
-from efficient_attention.workdir.trackers.all_trackers import Trackers, check_trackers, open_trackers
+from efficient_attention.workdir.trackers.all_trackers import OWN, Trackers, check_trackers, open_trackers
+from efficient_attention.workdir.trackers.child_process import make_tracker
 from efficient_attention.workdir.trackers.tracker import TrackedRun
 
 
@@ -111,6 +113,20 @@ def test_a_missing_key_of_wandb_is_named_before_training(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
             assert not is_refused()
+
+
+def test_every_tracker_of_the_config_can_be_opened(tmp_path):
+    run = TrackedRun(tmp_path, {}, 0)
+    assert [*open_trackers(TRACKERS, run, print)._trackers] == [*TRACKERS]
+    packages = [name for name in TRACKERS if name not in OWN]
+    assert [make_tracker(name)(run, 'id').__module__.rpartition('.')[2] for name in packages] == [
+        f'{name}_tracker' for name in packages
+    ]
+
+
+def test_an_entry_of_a_seed_is_named_after_all_seeds(tmp_path):
+    names = [TrackedRun(tmp_path / 'sst2' / name, {}, 0).name for name in ('seed_3', 'long')]
+    assert names == ['sst2-seed_3', 'long']
 
 
 def test_nothing_is_imported_for_trackers_that_are_not_asked_for(tmp_path):

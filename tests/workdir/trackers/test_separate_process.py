@@ -63,7 +63,8 @@ def test_a_resumed_run_continues_its_entry_without_double_steps(tmp_path, capfd)
 def test_a_run_that_begins_anew_gets_another_entry_and_a_killed_one_is_stopped(tmp_path):
     tracker, _ = fake(tmp_path)
     tracker.log(1, {'train/loss': 1.0})
-    tracker._requests.close()  # as if this process were killed
+    tracker._requests.write(b'{"step": 2, "met')
+    tracker._requests.close()  # as if this process were killed while it writes
     tracker._process.wait(60)
     tracker._replies.close()
     tracker, _ = fake(tmp_path)
