@@ -36,7 +36,7 @@ class TrainConfig:
     # weight of the z-loss, the squared log normaliser of each softmax
     z_loss: float = field_read_by_tasks('text_to_text', default=0.0)
     log_every_steps: int = field_with_marks(CHANGEABLE, default=20)  # steps between logged lines of metrics
-    # experiment trackers that get the metrics besides metrics.jsonl, such as 'tensorboard,wandb'; '' = none
+    # experiment trackers, separated by commas: tensorboard, csv, trackio, wandb, mlflow; '' = none
     trackers: str = field_with_marks(CHANGEABLE, default='tensorboard')
     # stop after this many steps in a row with a loss, gradient or memory that is not finite
     max_skipped_in_row: int = field_with_marks(CHANGEABLE, default=10)

@@ -26,12 +26,18 @@ WITHOUT_LOGIN = ('offline', 'dryrun', 'disabled')  # values of WANDB_MODE with w
 def check_trackers(names: Sequence[str]) -> None:
     """Raises InputError if a tracker lacks its package, or Weights & Biases lacks a key. Imports no tracker."""
     for name in names:
-        if name not in OWN and importlib.util.find_spec(name) is None:
+        if name not in OWN and not is_installed(name):
             needed = "pip install 'efficient-attention[trackers]'"
             raise InputError(f'train.trackers has {name!r}, whose package is not installed: {needed}')
         if name == 'wandb' and not has_wandb_login():
             advice = 'run `wandb login`, or set WANDB_API_KEY, or WANDB_MODE=offline'
             raise InputError(f"train.trackers has 'wandb', which finds no key: {advice}")
+
+
+def is_installed(package: str) -> bool:
+    """Returns whether Python finds a package. A folder of this name without code, such as ./wandb, does not count."""
+    found = importlib.util.find_spec(package)
+    return found is not None and found.origin is not None
 
 
 def has_wandb_login() -> bool:

@@ -48,7 +48,8 @@ class SeparateProcess:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name, self._run, self._print_line, self._clock = name, run, print_line, clock
-        self._command = command or (sys.executable, '-m', f'{__package__}.child_process', name)
+        # With -P, no file of the current folder hides a package.
+        self._command = command or (sys.executable, '-P', '-m', f'{__package__}.child_process', name)
         self._log_path = run.workdir / FOLDER / f'{name}.log'
         self._pending, self._answers = b'', b''
         self._sent = self._done = 0  # numbers of messages

@@ -66,8 +66,11 @@ def test_trackers_that_were_never_used_are_not_finished():
 
 
 @pytest.mark.parametrize('name', ['wandb', 'trackio', 'mlflow'])
-def test_a_missing_package_is_named_with_the_command_that_installs_it(name: str, monkeypatch):
-    monkeypatch.setattr(importlib.util, 'find_spec', lambda _: None)
+@pytest.mark.parametrize('is_folder', [False, True])
+def test_a_missing_package_is_named_with_the_command_that_installs_it(name: str, is_folder: bool, monkeypatch):
+    """A folder with the name of the package, such as wandb's ./wandb, is no package."""
+    found = SimpleNamespace(origin=None) if is_folder else None
+    monkeypatch.setattr(importlib.util, 'find_spec', lambda _: found)
     command = r"pip install 'efficient-attention\[trackers\]'"
     with pytest.raises(InputError, match=rf"^train\.trackers has '{name}', whose package is not installed: {command}$"):
         check_trackers(('tensorboard', 'csv', name))
