@@ -35,6 +35,7 @@ from efficient_attention.training.state import (
 )
 from efficient_attention.training.step import StepFn, jit_train_step
 from efficient_attention.training.step_queue import MetricsInterval
+from efficient_attention.workdir.trackers.all_trackers import Trackers
 from tests.training.tiny_run import write_corpus
 
 pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]  # Optax mixes Python floats with int32 counts
@@ -92,6 +93,7 @@ class Lines(SilentProgress):
         self.workdir = workdir
         self.said: list[str] = []
         self.skipped: list[int] = []
+        self.trackers = Trackers({}, self.print_line)
 
     def print_line(self, text: str) -> None:
         self.said.append(text)
