@@ -33,6 +33,7 @@ from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.run import Run, build_run
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
+from efficient_attention.training.step_profile import check_profiled_steps
 from tests.documents.pages import ROOT, Block, Command, blocks, commands, read
 from tests.documents.tiny import BEFORE, BEGUN, SKIPPED, TRAINED, shrunk, tiny_arguments
 from tests.one_device import see_one_device
@@ -127,13 +128,19 @@ def workdir_of(words: list[str]) -> str:
 
 
 def trace_first_step(
-    config: RunConfig, workdir: str, *, examples: EncodedExamples | None = None, pretrained: Pretrained | None = None
+    config: RunConfig,
+    workdir: str,
+    *,
+    examples: EncodedExamples | None = None,
+    pretrained: Pretrained | None = None,
+    profile: tuple[int, int] | None = None,
 ) -> None:
     """Replaces `loop.train`: makes data and model, traces a step and an evaluation, and saves a state that is read
     later.
 
     Parameters are zeros unless they come from a checkpoint.
     """
+    check_profiled_steps(profile, 0, config.train.steps)
     run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)
     run.task.prepare_training()

@@ -16,6 +16,7 @@ FIELDS: dict[str, Any] = {
     'train.log_every_steps': 3,
     'train.max_skipped_in_row': 5,
     'train.seed': 1,
+    'train.trackers': 'csv',
 }
 
 
