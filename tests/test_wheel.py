@@ -61,16 +61,45 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     if setuptools_version() < Version('77'):
         pytest.skip('building the wheel needs setuptools 77 or newer, as pyproject.toml says')
     folder, built = tmp_path_factory.mktemp('checkout'), tmp_path_factory.mktemp('wheel')
-    copy_sources(folder, PACKAGE, 'configs', 'scripts', 'tests', 'train.py', 'pyproject.toml', 'README.md', 'LICENSE')
+    copy_sources(folder, PACKAGE, 'configs', 'scripts', 'tests', 'train.py', 'README.md', 'LICENSE')
+    copy_sources(folder, 'pyproject.toml', 'setup.py')
     run_python(folder, '-c', BUILD, str(built))
     (path,) = built.glob('*.whl')
     return zipfile.ZipFile(path)
 
 
-def test_the_wheel_has_the_files_of_the_package_and_no_others(wheel: zipfile.ZipFile):
+def test_the_wheel_has_the_files_of_the_package_and_the_configs_and_no_others(wheel: zipfile.ZipFile):
     files = {name for name in wheel.namelist() if '.dist-info/' not in name}
-    expected = {f'{PACKAGE}/{name}' for name in files_below(ROOT / PACKAGE) if '__pycache__' not in name}
+    sources = {PACKAGE: PACKAGE, 'configs': f'{PACKAGE}/configs'}  # {folder of the checkout: folder of the wheel}
+    expected = {f'{there}/{name}' for here, there in sources.items() for name in files_below(ROOT / here)}
+    expected = {name for name in expected if '__pycache__' not in name}
     assert files == expected and {f'{PACKAGE}/py.typed', f'{PACKAGE}/inference/pipeline.py'} <= files
+
+
+def test_the_wheel_has_the_command(wheel: zipfile.ZipFile):
+    (name,) = [name for name in wheel.namelist() if name.endswith('.dist-info/entry_points.txt')]
+    command = 'efficient-attention = efficient_attention.programs.dispatch:main'
+    assert wheel.read(name).decode().split('\n')[:2] == ['[console_scripts]', command]
+
+
+SHOW = """
+import sys
+
+from efficient_attention.programs import dispatch
+
+sys.argv[1:] = ['configs', 'show', 'configs/finetune/glue.py:sst2']
+dispatch.main()
+print(sys.modules['configs.finetune.common'].__file__)
+"""
+
+
+def test_a_config_of_the_wheel_is_read_by_name(wheel: zipfile.ZipFile, tmp_path: Path):
+    """The path of this Python may also have a checkout, whose configs/ must not be read."""
+    wheel.extractall(tmp_path / 'site')
+    (tmp_path / 'empty').mkdir()
+    out = run_python(tmp_path / 'empty', '-c', SHOW, PYTHONPATH=str(tmp_path / 'site'))
+    assert "  --config.examples.name='sst2' " in out
+    assert out.splitlines()[-1] == str(tmp_path / 'site' / PACKAGE / 'configs' / 'finetune' / 'common.py')
 
 
 def test_the_wheel_asks_for_few_packages(wheel: zipfile.ZipFile):
@@ -238,6 +267,27 @@ def test_attention_with_only_the_core(installed: Path):
 
 def test_a_users_model_trains_with_only_the_core(installed: Path):
     run_with_core(installed, MODEL)
+
+
+COMMAND = """
+import sys
+
+from efficient_attention.programs import dispatch
+
+for words in ['--help'], ['train', '--help']:
+    sys.argv[1:] = words
+    dispatch.main()
+"""
+
+
+def test_the_command_with_only_the_core(installed: Path):
+    hidden = ','.join(sorted(import_names_beyond_core()))
+    command = [sys.executable, '-c', HIDE + COMMAND, hidden]
+    environment = os.environ | {'PYTHONPATH': str(installed)}
+    done = subprocess.run(command, cwd=installed, env=environment, capture_output=True, text=True, timeout=300)
+    line = "error: efficient-attention train needs: pip install 'efficient-attention[train]'"
+    assert (done.returncode, done.stderr.count('\n')) == (1, 1) and done.stderr.startswith(line), done.stderr
+    assert '  fill-mask ' in done.stdout
 
 
 def test_public_names_with_only_the_core(installed: Path):
