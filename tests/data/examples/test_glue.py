@@ -1,7 +1,5 @@
 """Tests of the readers of GLUE's files: columns, labels, subsets, and row counts of the real files."""
 
-import sys
-import types
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,8 @@ from efficient_attention.data.examples.glue import (
     read_glue,
     submission_id,
 )
+from efficient_attention.data.sources import tables
+from efficient_attention.data.sources.tfds import TFDSRows
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.glue import METRICS
 
@@ -111,8 +111,7 @@ def test_tfds_rows(monkeypatch):
         'glue/rte': [{'sentence1': b'a', 'sentence2': b'b', 'idx': 0, 'label': -1}],
         'glue/sst2': [{'sentence': b'a', 'idx': 0, 'label': 2}],
     }
-    fake = types.SimpleNamespace(data_source=lambda name, **_: sets[name])
-    monkeypatch.setitem(sys.modules, 'tensorflow_datasets', fake)
+    monkeypatch.setattr(tables, 'tfds_rows', lambda name, _: TFDSRows(name, {}, sets[name]))
     found = {}
     for name in sets:
         task = GLUE[name.removeprefix('glue/')]
