@@ -11,9 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow
-from pyarrow import parquet
-
 from efficient_attention.config.json_parsing import parse_json
 from efficient_attention.data.preparation.cache_folder import one_line
 from efficient_attention.data.sources.json_files import json_type_name, read_json, typed_json_field
@@ -34,7 +31,7 @@ class ArrowTable:
     Attributes:
         path: the file.
         columns: column names.
-        class_names: column -> names of its numbered classes.
+        class_names: column -> names of its numbered classes, or of the classes in its lists.
     """
 
     path: Path
@@ -43,6 +40,8 @@ class ArrowTable:
 
     def rows(self, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
         """Yields each row as column -> value, for some columns or all; raises InputError if the file is damaged."""
+        import pyarrow  # This import is slow, and most runs do not need it.
+
         for batch in _file_parts(self.path, None if columns is None else list(columns)):
             try:
                 rows = (batch if columns is None else batch.select(list(columns))).to_pylist()
@@ -112,23 +111,37 @@ def saved_files(folder: Path) -> list[Path]:
 
 def _file_parts(path: Path, columns: list[str] | None, *, schema_only: bool = False) -> Iterator[Any]:
     """Yields the record batches of a file, or only its schema; `columns` limits what is read of a Parquet file."""
+    import pyarrow
+    from pyarrow import parquet
+
     kind = 'Parquet' if path.suffix == '.parquet' else 'Arrow'
     try:
         with pyarrow.OSFile(str(path)) as file:
-            if kind == 'Parquet':
+            start = file.read(6)
+            file.seek(0)
+            if kind == 'Parquet' or start[:4] == b'PAR1':
+                kind = 'Parquet'
                 found = parquet.ParquetFile(file, page_checksum_verification=True)
                 yield from [found.schema_arrow] if schema_only else found.iter_batches(ROWS_AT_ONCE, columns=columns)
-            else:
-                is_random_access = file.read(6) == b'ARROW1'
-                file.seek(0)
-                if is_random_access:
-                    reader = pyarrow.ipc.open_file(file)
-                    batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
-                else:
-                    reader = batches = pyarrow.ipc.open_stream(file)
+            elif start == b'ARROW1':
+                reader = pyarrow.ipc.open_file(file)
+                batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
                 yield from [reader.schema] if schema_only else batches
+            else:
+                stream = pyarrow.ipc.open_stream(file)
+                yield from [stream.schema] if schema_only else stream
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f'{path}: not a valid {kind} file, or damaged ({one_line(error)[:300]})') from None
+
+
+def _class_label(feature: Any) -> dict[str, Any] | None:
+    """Returns the description of the numbered classes of a column, or of the items of its lists; None if it has no
+    classes."""
+    if isinstance(feature, list) and len(feature) == 1:
+        return _class_label(feature[0])
+    if isinstance(feature, dict) and feature.get('_type') in ('List', 'LargeList', 'Sequence'):
+        return _class_label(feature.get('feature'))
+    return feature if isinstance(feature, dict) and feature.get('_type') == 'ClassLabel' else None
 
 
 def _class_names(schema: Schema, path: Path) -> dict[str, list[str]]:
@@ -139,10 +152,7 @@ def _class_names(schema: Schema, path: Path) -> dict[str, list[str]]:
     where = f"{path}: metadata 'huggingface'"
     try:
         features = parse_json(text.decode())['info']['features']
-        return {
-            name: [str(one) for one in feature['names']]
-            for name, feature in features.items()
-            if isinstance(feature, dict) and feature.get('_type') == 'ClassLabel'
-        }
+        found = {name: _class_label(feature) for name, feature in features.items()}
+        return {name: [str(one) for one in label['names']] for name, label in found.items() if label}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f'{where}: cannot be read ({type(error).__name__}: {one_line(error)})') from None

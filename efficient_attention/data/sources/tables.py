@@ -44,7 +44,7 @@ class TableRow:
         file: path of the file, or 'tfds:name:split'.
         place: 'line 3' of a file (the header is line 1), 'row 0' of a TFDS dataset or of a Parquet or Arrow file.
         values: column -> text; JSON lines, Parquet, Arrow and TFDS have other values, too.
-        class_names: column of TFDS, Parquet or Arrow -> names of its numbered classes.
+        class_names: column of TFDS, Parquet or Arrow -> names of its numbered classes, or of the classes in its lists.
         header: number of the line with the column names; 0 = there is none.
     """
 
@@ -90,6 +90,17 @@ class TableRow:
             raise InputError(f'{self.file_and_line}: field {column!r} is empty')
         return value
 
+    def class_name(self, column: str, number: int) -> str | None:
+        """Returns the name of a numbered class of a column; None for the number -1, which means a hidden label.
+
+        Raises:
+            InputError: the column has no class with this number.
+        """
+        names = self.class_names[column]
+        if number >= len(names):
+            raise InputError(f'{self.file_and_line}: field {column!r} has class {number}; there are {len(names)}')
+        return names[number] if number >= 0 else None
+
     def column_label(self, column: str, *, field: str = '') -> str | None:
         """Returns the label in a column without surrounding spaces; None if the field is empty.
 
@@ -103,10 +114,7 @@ class TableRow:
         if isinstance(value, bool):
             return str(value).lower()
         if isinstance(value, int) and column in self.class_names:
-            names = self.class_names[column]
-            if value >= len(names):
-                raise InputError(f'{self.file_and_line}: field {column!r} is class {value}; there are {len(names)}')
-            return names[value] if value >= 0 else None  # TFDS and Hugging Face store -1 for hidden labels.
+            return self.class_name(column, value)
         if isinstance(value, float):
             if not math.isfinite(value):
                 raise InputError(
@@ -250,7 +258,7 @@ def _tfds_table(name: str) -> Iterator[TableRow]:
     named = rows.class_names()
     for index, row in enumerate(rows):
         place = f'row {index}'
-        values = {column: _to_python_scalar(value, f'{name}: {place}') for column, value in row.items()}
+        values = {column: _to_python_value(value, f'{name}: {place}') for column, value in row.items()}
         yield TableRow(name, place, values, named)
 
 
@@ -262,8 +270,10 @@ def parse_tfds_split(name: str) -> tuple[str, str]:
     return match['name'], match['split']
 
 
-def _to_python_scalar(value: Any, where: str) -> Any:
+def _to_python_value(value: Any, where: str) -> Any:
     if isinstance(value, bytes):
         # TFDS texts have no byte order mark. An offset above 0 makes `decode_utf8` keep such a character.
         return decode_utf8(value, where, offset=1)
+    if isinstance(value, list):
+        return [_to_python_value(one, where) for one in value]
     return value.item() if hasattr(value, 'item') and getattr(value, 'ndim', 0) == 0 else value

@@ -18,7 +18,6 @@ from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.data.preparation.cache_folder import one_line
 from efficient_attention.data.sources.json_files import json_type_name
 from efficient_attention.data.sources.text_files import decode_utf8
-from efficient_attention.data.sources.tfrecord import TFRecordFile
 from efficient_attention.errors import InputError
 
 DATA_SET = re.compile(r'[A-Za-z]\w*(/[\w+-][\w.+-]*)*(:[\d.*]+)?')
@@ -109,8 +108,9 @@ class TFDSRows:
         )
 
     def class_names(self) -> dict[str, list[str]]:
-        """Returns the names of the classes of all features with named classes."""
-        return {name: feature.names for name, feature in self.features.items() if getattr(feature, 'num_classes', 0)}
+        """Returns the names of the classes of all features that are a class or a list of classes."""
+        inner = {name: getattr(feature, 'feature', feature) for name, feature in self.features.items()}
+        return {name: feature.names for name, feature in inner.items() if getattr(feature, 'num_classes', 0)}
 
 
 def tfds_rows(name: str, split: str) -> TFDSRows:
@@ -142,6 +142,9 @@ class _TFRecords:
 
     def __init__(self, folder: Path, parts: Sequence[Any]) -> None:
         """`parts` are file instructions of TFDS; `filename` is looked up in `folder`."""
+        # The environment of Apache Beam, which imports this file, has no CRC-32C.
+        from efficient_attention.data.sources.tfrecord import TFRecordFile
+
         self._parts = parts
         self._files = [TFRecordFile(folder / Path(part.filename).name) for part in parts]
         self._ends = list(itertools.accumulate(part.take for part in parts))  # cumulative number of records
