@@ -39,7 +39,7 @@ class ExamplesConfig:
     format: str = 'table'
     # GLUE task, for format 'glue': 'cola', 'sst2', 'mrpc', 'qqp', 'stsb', 'mnli', 'qnli', 'rte', 'wnli', 'ax'
     name: str = ''
-    # training files: paths or globs, separated by commas, or tfds:<name>[/<config>][:<split>]
+    # training files: paths or globs, separated by commas, or tfds:<name>[/<config>]:<split>
     train: str = ''
     dev: str = ''  # files for evaluation, in the same syntax as `train`
     test: str = ''  # files for predictions, and for `eval.py --split test` if they have labels; '' = none

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from efficient_attention.data.examples.example_selection import parse_file_selections
 from efficient_attention.data.sources.arrow_files import ARROW_SUFFIXES
 from efficient_attention.data.sources.json_files import read_json, read_json_lines, typed_json_field
@@ -113,10 +115,11 @@ def _with_listed_answers(row: TableRow) -> dict[str, Any]:
     answers, where = row.values.get('answers'), f"{row.file_and_line}: field 'answers'"
     if answers is None:
         return dict(row.values)
-    if not isinstance(answers, dict) or not {'text', 'answer_start'} <= set(answers):
+    lists: list[Any] = [answers.get(name) for name in ('text', 'answer_start')] if isinstance(answers, dict) else []
+    if not lists or not all(isinstance(one, list | np.ndarray) for one in lists):
         raise InputError(f"{where} has no lists 'text' and 'answer_start'")
-    texts = [decode_utf8(text, where, 1) if isinstance(text, bytes) else text for text in answers['text']]
-    starts = [int(start) for start in answers['answer_start']]
+    texts = [decode_utf8(text, where, 1) if isinstance(text, bytes) else text for text in lists[0]]
+    starts = [int(start) if isinstance(start, np.integer) else start for start in lists[1]]
     if len(texts) != len(starts):
         raise InputError(f'{where} has {len(texts)} texts and {len(starts)} starts')
     listed = [{'text': text, 'answer_start': start} for text, start in zip(texts, starts, strict=True)]

@@ -16,7 +16,7 @@ from typing import Any
 
 from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.data.preparation.cache_folder import one_line
-from efficient_attention.data.sources.json_files import json_type_name
+from efficient_attention.data.sources.json_files import json_type_name, read_json, typed_json_field
 from efficient_attention.data.sources.text_files import decode_utf8
 from efficient_attention.errors import InputError
 
@@ -193,6 +193,13 @@ def prepared_folder(name: str) -> Path:
     raise InputError(
         f'tfds:{name}: not prepared in {roots[0]} or {PREPARED}; prepare it once with: make tfds NAME={name}'
     )
+
+
+def tfds_splits(name: str) -> list[str]:
+    """Returns the names of the splits of a prepared TFDS dataset; raises InputError if it is missing or damaged."""
+    path = prepared_folder(name) / 'dataset_info.json'
+    splits = typed_json_field(read_json(path), 'splits', list, str(path))
+    return [typed_json_field(split, 'name', str, str(path)) for split in splits]
 
 
 def _newest_version(folder: Path, version: str) -> Path | None:
