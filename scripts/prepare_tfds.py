@@ -6,15 +6,12 @@ The makefile installs TensorFlow into .venv-tfds and runs this script there. Tra
 'tfds:glue/sst2:train'. NAME may also be a Python file that defines a dataset of your own, as TFDS describes it.
 """
 
-import os
-
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')  # TensorFlow logs what it does not find on this machine.
-
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 if __name__ == '__main__':
     catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
+import difflib
 import importlib.util
 import sys
 from pathlib import Path
@@ -51,14 +48,21 @@ def prepare(name: str, folder: Path, file_format: str) -> Any:
         InputError: there is no such dataset, or the Python file defines none.
         RunError: the download or the preparation failed.
     """
-    import tensorflow_datasets as tfds  # This import takes seconds.
+    if importlib.util.find_spec('tensorflow') is None:
+        raise InputError(f'{sys.executable} has no TensorFlow; write: make tfds NAME={name}')
+    import tensorflow_datasets as tfds
 
     try:
         if name.endswith('.py'):
             builder = dataset_class(Path(name))(data_dir=folder, file_format=file_format)
         else:
             builder = tfds.builder(name, data_dir=folder, file_format=file_format, try_gcs=True)
-    except (tfds.core.DatasetNotFoundError, ValueError) as error:
+    except InputError:
+        raise
+    except tfds.core.DatasetNotFoundError:
+        nearest = difflib.get_close_matches(name.partition('/')[0], tfds.list_builders(), 3, 0.5)
+        raise InputError(f'{name}: TFDS has no such dataset; nearest names: {", ".join(nearest) or "none"}') from None
+    except ValueError as error:
         raise InputError(f'{name}: {one_line(error)[:400]}') from None
     try:
         builder.download_and_prepare(download_dir=folder / 'downloads')
