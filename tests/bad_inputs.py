@@ -24,6 +24,7 @@ from tests.bad_files import (
     fields,
     index_of_shards,
     not_finite,
+    parquet_file,
     promised,
     questions,
     tensor,
@@ -202,6 +203,16 @@ BAD_INPUTS = {
         'arrayrecord:{here}/c.array_record',
     ),
     'data set by a path': train('data.source=tfds:../../x#text', 'tfds:../../x: not the name of a data set, such as'),
+    'data set not prepared': train('data.source=tfds:no_such_set', 'tfds:no_such_set: not prepared in '),
+    'parquet without the column': corpus(
+        parquet_file(body=['a']),
+        "{here}/c.parquet: no column 'text'; known: 'body'",
+        'c.parquet',
+        'parquet:{here}/c.parquet#text',
+    ),
+    'parquet damaged': corpus(
+        b'PAR1 and no more', '{here}/c.parquet: not a valid Parquet file', 'c.parquet', 'parquet:{here}/c.parquet#text'
+    ),
     # ---- tokenizers ----
     'tokenizer a device': train('data.tokenizer=/dev/zero', 'tokenizer /dev/zero: not a file'),
     'tokenizer missing': train('data.tokenizer={here}/none.json', 'tokenizer {here}/none.json: cannot be read (No su'),
