@@ -25,7 +25,7 @@ from efficient_attention.commands.flags import (
     define_verify,
 )
 from efficient_attention.commands.host_flags import define_host_flags, multi_host_run_from_flags
-from efficient_attention.processes.allocator import keep_freed_memory
+from efficient_attention.processes.allocator import tune_allocator
 
 WORKDIR = define_trained_workdir()
 define_checkpoint('last')
@@ -60,7 +60,7 @@ def main() -> None:
     if VERIFY.value:
         verify_checkpoints(WORKDIR.value)
         return
-    print(keep_freed_memory(), file=sys.stderr)
+    tune_allocator()
     protocol = {name: flag.value for name, flag in (PROTOCOL | SEARCH).items() if flag.value is not None}
     options = {'checkpoint': checkpoint_from_flags(), 'batch_size': BATCH_SIZE.value, **protocol}
     with multi_host_run_from_flags({'options': options}):

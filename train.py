@@ -13,7 +13,7 @@ from ml_collections import config_flags
 from efficient_attention.commands.command_line import missing_flag_error, parse_flags, run_command
 from efficient_attention.commands.flags import define_verify, define_workdir
 from efficient_attention.commands.host_flags import define_host_flags, multi_host_run_from_flags
-from efficient_attention.processes.allocator import keep_freed_memory
+from efficient_attention.processes.allocator import tune_allocator
 from efficient_attention.processes.phase_log import PREPARATION, note_phase
 
 CONFIG = config_flags.DEFINE_config_file(
@@ -41,7 +41,7 @@ def main() -> None:
         raise missing_flag_error('config')
     check_folder_kind_and_parents(WORKDIR.value, RUN)
     note_phase(PREPARATION)
-    print(keep_freed_memory(), file=sys.stderr)
+    tune_allocator()
     values = CONFIG.value.to_dict()
     with multi_host_run_from_flags({'config': values}):
         filled = fill_config(values)

@@ -20,7 +20,7 @@ from ml_collections import config_flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_workdir
-from efficient_attention.processes.allocator import keep_freed_memory
+from efficient_attention.processes.allocator import tune_allocator
 from efficient_attention.processes.phase_log import PREPARATION, note_phase
 
 CONFIG = config_flags.DEFINE_config_file('config', None, 'Config file, as for train.py.')
@@ -42,7 +42,7 @@ def main() -> None:
     check_no_seed_override(config_flags.get_override_values(flags.FLAGS['config']))
     check_folder_kind_and_parents(WORKDIR.value, OF_SEEDS)
     note_phase(PREPARATION)
-    print(keep_freed_memory(), file=sys.stderr)
+    tune_allocator()
     summary = train_seeds(CONFIG.value.to_dict(), WORKDIR.value, SEEDS.value)
     print(seeds_table(summary))
     print(json.dumps(summary))

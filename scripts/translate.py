@@ -39,7 +39,7 @@ from efficient_attention.commands.flags import (
 )
 from efficient_attention.config.json_parsing import parse_json
 from efficient_attention.errors import InputError, counted
-from efficient_attention.processes.allocator import keep_freed_memory
+from efficient_attention.processes.allocator import tune_allocator
 
 SEARCH = ('beams', 'best', 'penalty', 'alpha', 'stop', 'max_tokens', 'min_tokens', 'ratio', 'extra', 'batch_size')
 SEARCH += ('repetition_penalty', 'no_repeat_ngram_size', 'bad_words_ids', 'suppress_tokens', 'begin_suppress_tokens')
@@ -57,7 +57,7 @@ def main() -> None:
     if options.model is None:
         raise missing_flag_error('model')
     check_files(options)
-    print(keep_freed_memory(), file=sys.stderr)
+    tune_allocator()
     from efficient_attention.inference.decoding_options import pretrained_decoding_options
     from efficient_attention.inference.translate_file import (
         translate_file,

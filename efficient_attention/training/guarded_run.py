@@ -141,7 +141,7 @@ def guarded_run(
         if jax.process_index() == 0:
             remove_samples_after(workdir, first)
         checkpoints.before_seal = log.check_lines_written
-        progress = stack.enter_context(show_progress(config.train.steps, start_step=first))
+        progress = stack.enter_context(show_progress(config.train.steps, start_step=first, activity=watchdog.activity))
         begun = f'resumed at step {first} in {workdir}' if newest else f'new run in {workdir}, {start.origin()}'
         progress.print_line(f'{run.describe_run()}; {begun}')
         # `report_error_to_peers` runs first at the end, because closing the other objects may wait for other processes.
