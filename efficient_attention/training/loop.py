@@ -1,6 +1,7 @@
 """Runs the training loop of every task, with evaluations, logs and checkpoints."""
 
 import contextlib
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,7 +12,8 @@ import jax
 
 from efficient_attention.config.run import RunConfig
 from efficient_attention.distillation.cached_logits import CachedTeacherLogits, load_or_compute_logits
-from efficient_attention.errors import ExitCode, InputError, RunError, RunStopped
+from efficient_attention.errors import ExitCode, InputError, RunError, RunStopped, one_line
+from efficient_attention.inference.evaluation_samples import Sampler, local_params, make_sampler
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.processes.graceful_stop import EvaluationInterrupted
 from efficient_attention.processes.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING
@@ -26,10 +28,12 @@ from efficient_attention.training.throughput import Throughput, peak_flops
 from efficient_attention.workdir.metrics import metrics_line, nonfinite_as_text
 from efficient_attention.workdir.report import write_report
 from efficient_attention.workdir.run_status import record_still_running
+from efficient_attention.workdir.samples_log import append_samples
 from efficient_attention.workdir.stored_evaluations import EVALUATIONS, HELD_OUT
 
 # During the run, evaluations write the report at most once in these seconds, and in at most this share of the time.
 REPORT_SECONDS, REPORT_SHARE = 10.0, 0.01
+SHOWN = 100  # number of characters of a sample's input and of its output in the line of an evaluation
 
 
 def train(
@@ -247,9 +251,8 @@ class Trainer:
             before_batch()
 
         with self.throughput.pause_timing():
-            metrics = self.run.evaluation.metrics(
-                self.eval_step, self.run.evaluation_params_fn(state), on_batch=on_batch
-            )
+            params = self.run.evaluation_params_fn(state)
+            metrics = self.run.evaluation.metrics(self.eval_step, params, on_batch=on_batch)
             metrics |= pruning_metrics(self.run, state, self.progress.print_line)
             self.held_out = metrics
             self.log.write_metrics(step, HELD_OUT, metrics)
@@ -257,8 +260,33 @@ class Trainer:
             self.progress.print_line(f'step {step} held out: {shown}')
             if bad := [name for name, value in metrics.items() if not math.isfinite(value)]:
                 self.progress.print_line(f'step {step} held out: not finite, and never the best: {", ".join(bad)}')
+            self.make_samples(step, params)
             self.refresh_report()
         return metrics
+
+    def make_samples(self, step: int, params: Any) -> None:
+        """Prints and stores samples of the model's outputs, in process 0. A fault here turns the samples off; it never
+        ends the run.
+        """
+        try:
+            sampler = self.sampler
+            if sampler is None:
+                return
+            on_device = local_params(params)
+            if on_device is None:
+                raise InputError('devices hold different parts of the parameters')
+            samples = sampler.make(on_device)
+            append_samples(self.log.workdir, step, sampler.kind, samples)
+            first, made = (' '.join(samples[0][part].split()) for part in ('input', 'output'))
+            self.progress.print_line(f'step {step} {sampler.kind}: {first[-SHOWN:]} -> {made[:SHOWN]}')
+        except (InputError, RunError, NotImplementedError, jax.errors.JaxRuntimeError) as error:
+            self.__dict__['sampler'] = None
+            self.progress.print_line(f'step {step}: no more samples of outputs (eval.samples): {one_line(error)}')
+
+    @functools.cached_property
+    def sampler(self) -> Sampler | None:
+        """Makes the samples of evaluations; None in processes other than process 0, and if the run has no samples."""
+        return make_sampler(self.config, self.run.task, self.run.graph) if jax.process_index() == 0 else None
 
     def refresh_report(self) -> None:
         """Writes the report during the run, in process 0. It takes at most REPORT_SHARE of the time, and comes at most
