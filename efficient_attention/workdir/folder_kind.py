@@ -35,8 +35,18 @@ SIGNS = {
 # A folder without a trained run may contain these files.
 # RUN_NAMES are left by a run that ended before it wrote its config.json.
 # ANY_NAMES exist before any run: shell logs, hidden files, and the folder 'lost+found' of a new disk.
-RUN_NAMES = ('lock', 'checkpoints', 'tensorboard', 'environment.json', METRICS, LAST_SAVED, 'report.html', 'stalled-*')
-RUN_NAMES += (STATUS, SAMPLES)
+RUN_NAMES = (
+    'lock',
+    'checkpoints',
+    'tensorboard',
+    'environment.json',
+    METRICS,
+    SAMPLES,
+    STATUS,
+    LAST_SAVED,
+    'report.html',
+    'stalled-*',
+)
 ANY_NAMES = ('.*', 'lost+found', 'log*', '*.log', '*.out', '*.err', 'stdout*', 'stderr*')
 SEVERAL = {VALUES: CELL, GRID_SUMMARY: GRID, SEEDS_SUMMARY: SEEDS}
 
