@@ -12,6 +12,8 @@ from efficient_attention.errors import InputError
 from efficient_attention.workdir.config_file import CONFIG, check_config_not_foreign, check_is_folder
 from efficient_attention.workdir.last_saved_step import FILE_NAME as LAST_SAVED
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS
+from efficient_attention.workdir.run_status import FILE_NAME as STATUS
+from efficient_attention.workdir.samples_log import FILE_NAME as SAMPLES
 
 VALUES = 'values.json'  # name of a file in the folder of a grid cell, written before the cell is trained
 GRID_SUMMARY = 'grid.json'
@@ -33,7 +35,18 @@ SIGNS = {
 # A folder without a trained run may contain these files.
 # RUN_NAMES are left by a run that ended before it wrote its config.json.
 # ANY_NAMES exist before any run: shell logs, hidden files, and the folder 'lost+found' of a new disk.
-RUN_NAMES = ('lock', 'checkpoints', 'tensorboard', 'environment.json', METRICS, LAST_SAVED, 'report.html', 'stalled-*')
+RUN_NAMES = (
+    'lock',
+    'checkpoints',
+    'tensorboard',
+    'environment.json',
+    METRICS,
+    SAMPLES,
+    STATUS,
+    LAST_SAVED,
+    'report.html',
+    'stalled-*',
+)
 ANY_NAMES = ('.*', 'lost+found', 'log*', '*.log', '*.out', '*.err', 'stdout*', 'stderr*')
 SEVERAL = {VALUES: CELL, GRID_SUMMARY: GRID, SEEDS_SUMMARY: SEEDS}
 
