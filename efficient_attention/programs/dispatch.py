@@ -25,6 +25,7 @@ PROGRAMS = {
     'generate': 'Continues a text with a language model.',
     'translate': 'Generates a target text for each source text with an encoder-decoder.',
     'convert': 'Converts a checkpoint to another file format, and optionally compresses the model.',
+    'export': 'Writes a model as a JAX program or an ONNX file that runs without this package.',
     'seeds': 'Trains one config with several seeds.',
     'grid': 'Trains a table of runs: tasks by attention mechanisms.',
     'plan': 'Plans memory and time of a training step on devices that need not be present.',
