@@ -27,12 +27,13 @@ PROGRAMS = {
     'convert': 'Converts a checkpoint to another file format, and optionally compresses the model.',
     'export': 'Writes a model as a JAX program or an ONNX file that runs without this package.',
     'seeds': 'Trains one config with several seeds.',
+    'sweep': 'Searches config fields: random, Optuna or grid search over ranges of values.',
     'grid': 'Trains a table of runs: tasks by attention mechanisms.',
     'plan': 'Plans memory and time of a training step on devices that need not be present.',
     'visualize': 'Draws attention patterns, alignments, pooling weights and attention weights.',
 }
 # These programs compute for long on CPUs, so they keep freed memory (efficient_attention/processes/allocator.py).
-KEEP_FREED_MEMORY = ('train', 'eval', 'translate', 'seeds', 'grid')
+KEEP_FREED_MEMORY = ('train', 'eval', 'translate', 'seeds', 'sweep', 'grid')
 
 
 def main() -> None:
