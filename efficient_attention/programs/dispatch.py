@@ -32,7 +32,9 @@ PROGRAMS = {
     'generate': 'Continues a text with a language model.',
     'translate': 'Generates a target text for each source text with an encoder-decoder.',
     'convert': 'Converts a checkpoint to another file format, and optionally compresses the model.',
+    'export': 'Writes a model as a JAX program or an ONNX file that runs without this package.',
     'seeds': 'Trains one config with several seeds.',
+    'sweep': 'Searches config fields: random, Optuna or grid search over ranges of values.',
     'grid': 'Trains a table of runs: tasks by attention mechanisms.',
     'plan': 'Plans memory and time of a training step on devices that need not be present.',
     'visualize': 'Draws attention patterns, alignments, pooling weights and attention weights.',
@@ -41,7 +43,7 @@ PROGRAMS = {
     'completion': 'Prints a script that completes this command in bash or zsh.',
 }
 # These programs compute for long on CPUs, so they keep freed memory (efficient_attention/processes/allocator.py).
-KEEP_FREED_MEMORY = ('train', 'eval', 'translate', 'seeds', 'grid')
+KEEP_FREED_MEMORY = ('train', 'eval', 'translate', 'seeds', 'sweep', 'grid')
 
 
 def main() -> None:
