@@ -1,11 +1,16 @@
-"""Tests the files of the wheel, and the package outside its checkout with only its core dependencies."""
+"""Tests the files of the wheel, and the installed wheel: with only its core dependencies, then with those of `train`.
+
+WHEEL_FOLDER names a folder with a wheel that is already built, as the release workflow has one.
+"""
 
 import importlib.metadata
 import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import venv
 import zipfile
 from email.message import Message
 from email.parser import HeaderParser
@@ -36,10 +41,10 @@ def files_below(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob('*') if path.is_file()}
 
 
-def run_python(folder: Path, *arguments: str, **environment: str) -> str:
-    """Returns what a Python process, started in an empty environment except for `environment`, prints."""
-    command = [sys.executable, *arguments]
-    settings = {name: os.environ[name] for name in ('PATH', 'HOME', 'TMPDIR') if name in os.environ} | environment
+def run_program(folder: Path, *command: str | Path) -> str:
+    """Returns what a program prints, started in a folder with only the environment variables that it needs."""
+    settings = {name: os.environ[name] for name in ('PATH', 'HOME', 'TMPDIR') if name in os.environ}
+    settings |= {'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': FLAGS}
     done = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -56,29 +61,37 @@ def setuptools_version() -> Version:
 
 
 @pytest.fixture(scope='module')
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """Builds the wheel from a copy of the checkout, so that the build leaves no files in the checkout."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns the wheel, built from a copy of the checkout, so that the build leaves no files in the checkout."""
+    if 'WHEEL_FOLDER' in os.environ:
+        (path,) = (ROOT / os.environ['WHEEL_FOLDER']).glob('*.whl')
+        return path
     if setuptools_version() < Version('77'):
         pytest.skip('building the wheel needs setuptools 77 or newer, as pyproject.toml says')
     folder, built = tmp_path_factory.mktemp('checkout'), tmp_path_factory.mktemp('wheel')
     copy_sources(folder, PACKAGE, 'configs', 'scripts', 'tests', 'train.py', 'pyproject.toml', 'README.md', 'LICENSE')
-    run_python(folder, '-c', BUILD, str(built))
+    run_program(folder, sys.executable, '-c', BUILD, str(built))
     (path,) = built.glob('*.whl')
-    return zipfile.ZipFile(path)
+    return path
 
 
-def test_the_wheel_has_the_files_of_the_package_and_no_others(wheel: zipfile.ZipFile):
-    files = {name for name in wheel.namelist() if '.dist-info/' not in name}
+@pytest.fixture(scope='module')
+def files(wheel: Path) -> zipfile.ZipFile:
+    return zipfile.ZipFile(wheel)
+
+
+def test_the_wheel_has_the_files_of_the_package_and_no_others(files: zipfile.ZipFile):
+    found = {name for name in files.namelist() if '.dist-info/' not in name}
     expected = {f'{PACKAGE}/{name}' for name in files_below(ROOT / PACKAGE) if '__pycache__' not in name}
     assert (
-        files == expected
-        and {f'{PACKAGE}/py.typed', f'{PACKAGE}/__init__.pyi', f'{PACKAGE}/inference/pipeline.py'} <= files
+        found == expected
+        and {f'{PACKAGE}/py.typed', f'{PACKAGE}/__init__.pyi', f'{PACKAGE}/inference/pipeline.py'} <= found
     )
 
 
-def test_the_wheel_asks_for_few_packages(wheel: zipfile.ZipFile):
-    (name,) = [name for name in wheel.namelist() if name.endswith('.dist-info/METADATA')]
-    metadata: Message = HeaderParser().parsestr(wheel.read(name).decode())
+def test_the_wheel_asks_for_few_packages(files: zipfile.ZipFile):
+    (name,) = [name for name in files.namelist() if name.endswith('.dist-info/METADATA')]
+    metadata: Message = HeaderParser().parsestr(files.read(name).decode())
     asked = [Requirement(line) for line in metadata.get_all('Requires-Dist', [])]
     assert {one.name for one in asked if one.marker is None} == {'jax', 'flax', 'jaxtyping', 'numpy'}
     assert {'train', 'tfds', 'cuda', 'tpu'} <= {*metadata.get_all('Provides-Extra', [])}
@@ -167,18 +180,24 @@ def import_names_beyond_core() -> set[str]:
 
 
 @pytest.fixture(scope='module')
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a folder with the package, as the wheel has it, and nothing else of the checkout."""
-    folder = tmp_path_factory.mktemp('site')
-    copy_sources(folder, PACKAGE)
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a virtual environment into which pip has installed the wheel, and nothing else of the checkout.
+
+    It finds other packages where this Python has them. Their files `*.pth` have no effect, so it misses the checkout.
+    """
+    folder = tmp_path_factory.mktemp('environment')
+    venv.create(folder, symlinks=True)
+    install = ('-m', 'pip', '--python', folder / 'bin' / 'python', 'install', '--no-compile')
+    run_program(folder, sys.executable, *install, '--no-deps', '--no-index', wheel)
+    (site,) = folder.glob('lib/python*/site-packages')
+    (site / 'others.pth').write_text(f'{sysconfig.get_path("purelib")}\n', encoding='utf-8')
     return folder
 
 
 def run_with_core(installed: Path, program: str) -> str:
     """Returns the output of a program that finds only the package, the core dependencies and their dependencies."""
     hidden = ','.join(sorted(import_names_beyond_core()))
-    environment = {'PYTHONPATH': str(installed), 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': FLAGS}
-    return run_python(installed, '-c', HIDE + program, hidden, **environment)
+    return run_program(installed, installed / 'bin' / 'python', '-c', HIDE + program, hidden)
 
 
 def test_packages_beyond_the_core_are_hidden():
@@ -200,4 +219,13 @@ def test_public_names_with_only_the_core(installed: Path):
     assert line.startswith(
         "efficient_attention.pipeline needs: pip install 'efficient-attention[train]' (No module named "
     )
-    assert Path(file) == installed / PACKAGE / '__init__.py'
+    assert Path(file).is_relative_to(installed) and Path(file).name == '__init__.py'
+
+
+@pytest.mark.slow
+def test_type_checkers_see_the_signatures(installed: Path, tmp_path: Path):
+    mypy = ROOT / '.venv-lint' / 'bin' / 'mypy'
+    if not mypy.exists():
+        pytest.skip('needs mypy, which `make lint` installs')
+    programs = sorted((ROOT / 'tests' / 'users').glob('*.py'))
+    run_program(tmp_path, mypy, '--strict', '--python-executable', installed / 'bin' / 'python', *programs)
