@@ -61,7 +61,8 @@ install-test: $(VENV)/.test
 
 # ---- environments: a stamp file is newer than its lock file if the environment has the packages of that lock ----
 
-# Checks the Python version and creates the environment $(1). Its path has this folder, so that scripts find the package.
+# Checks the Python version and creates the environment $(1). Its path has this folder, so that scripts find
+# the package, and its bin/ has the command.
 define environment
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo 'error: $(PYTHON) is missing or older than Python 3.11; name another: make PYTHON=python3.12 ...' >&2; exit 1; }
@@ -70,6 +71,8 @@ define environment
 	@test -x $(1)/bin/pip || { echo '[set-up] creating $(1)'; $(PYTHON) -m venv $(1); }
 	@$(1)/bin/python -c "import os, pathlib, sysconfig; \
 	  pathlib.Path(sysconfig.get_path('purelib'), 'efficient_attention.pth').write_text(os.getcwd() + os.linesep)"
+	@printf '%s\n' '#!$(abspath $(1))/bin/python' 'from efficient_attention.programs.dispatch import main' '' \
+	  "if __name__ == '__main__':" '    main()' >$(1)/bin/efficient-attention && chmod +x $(1)/bin/efficient-attention
 endef
 
 $(VENV)/.run: requirements/run.txt

@@ -7,7 +7,7 @@ WORKDIR /build
 COPY requirements/run.txt requirements/run.txt
 RUN pip install --no-cache-dir --require-hashes --requirement requirements/run.txt
 
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY configs configs
 COPY efficient_attention efficient_attention
 RUN pip install --no-cache-dir --no-deps .

@@ -11,7 +11,7 @@ RUN pip install --no-cache-dir --require-hashes --requirement requirements/run.t
 RUN awk '/^[a-z]/ { keep = /^(jax-cuda13|nvidia)-/ } keep' requirements/plan.txt > requirements/cuda.txt \
   && pip install --no-cache-dir --no-deps --require-hashes --requirement requirements/cuda.txt
 
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY configs configs
 COPY efficient_attention efficient_attention
 RUN pip install --no-cache-dir --no-deps .

@@ -26,7 +26,7 @@ from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import checkpoint_from_flags, define_checkpoint, define_model, define_output
-from scripts.predict import parse_field
+from efficient_attention.programs.predict import parse_field
 
 
 def main() -> None:

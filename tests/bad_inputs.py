@@ -345,9 +345,7 @@ BAD_INPUTS = {
     ),
     # ---- the command line ----
     'no workdir': BadInput('train.py --config=tests/training/tiny_run.py', '--workdir is missing'),
-    'no config file': BadInput(
-        'train.py --config=none.py --workdir={here}/new', "config: No such file or directory: 'no"
-    ),
+    'no config file': BadInput('train.py --config=none.py --workdir={here}/new', "config: there is no file 'no"),
     'config no Python': BadInput(
         'train.py --config={base}/corpus.txt --workdir={here}/new',
         'config: not Python that can be read: invalid syntax (',

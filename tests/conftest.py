@@ -56,7 +56,7 @@ MORE_BYTES = 700_000_000  # Less growth than this since programs were last dropp
 MOST_MAPPINGS = 20_000
 # Most tests in these folders do not depend on the number of devices, so they run on one.
 # A file that needs several has the mark `devices` (all eight) or `devices(4)` (the first four).
-ON_ONE_DEVICE = ('distillation', 'experiments', 'inference', 'interop', 'scripts', 'tasks', 'training')
+ON_ONE_DEVICE = ('distillation', 'experiments', 'inference', 'interop', 'programs', 'scripts', 'tasks', 'training')
 # Runs in these folders write reports that no test looks at.
 WITHOUT_CHARTS = ('distillation', 'inference', 'interop', 'tasks')
 SEARCHES = (10_000, 10, 10)  # thresholds of Python's garbage collector, which by default starts after 700 new objects

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import efficient_attention as ea
-from tests.test_wheel import BUILD, copy_sources, run_program
+from tests.test_wheel import BUILD, PACKAGE, copy_sources, run_program
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCKERFILES = sorted((ROOT / 'docker').glob('*.Dockerfile'))
@@ -94,7 +94,8 @@ def test_the_copied_files_are_enough_for_the_wheel(tmp_path: Path):
     run_program(tmp_path, sys.executable, '-c', BUILD, str(tmp_path))
     (wheel,) = tmp_path.glob('*.whl')
     found = set(zipfile.ZipFile(wheel).namelist())
-    assert {path.relative_to(ROOT).as_posix() for path in (ROOT / 'efficient_attention').rglob('*.py')} <= found
+    sources = [path.relative_to(ROOT) for name in (PACKAGE, 'configs') for path in (ROOT / name).rglob('*.py')]
+    assert {str(path if path.parts[0] == PACKAGE else Path(PACKAGE) / path) for path in sources} <= found
 
 
 def test_the_cuda_image_has_all_locked_packages_of_the_extra(tmp_path: Path):

@@ -13,6 +13,7 @@ import pytest
 
 from efficient_attention.attention.registry import NAMES
 from efficient_attention.data.arena.dataset_registry import GENERATED, READ
+from efficient_attention.programs.dispatch import PROGRAMS
 from efficient_attention.tasks.problems.registry import PROBLEMS
 from efficient_attention.tasks.registry import DENOISING, MASKED_ROWS, TASKS
 
@@ -41,6 +42,8 @@ ORDER = (
     'training',
     'planning',
     'experiments',
+    'programs',
+    '__main__',
 )
 NO_PART = ('__init__.py', '__init__.pyi', '__pycache__', 'py.typed')  # what else the package's folder has
 RANK = {package: rank for rank, package in enumerate(ORDER)}
@@ -58,6 +61,7 @@ HEAVY += ('tensorboardX', 'tensorflow', 'tensorflow_datasets', 'tokenizers')
 # The modules, classes and functions that each registry loads by name.
 REGISTRIES = {
     f'{PACKAGE}.attention.registry': [f'{PACKAGE}.attention.{name}' for name in NAMES],
+    f'{PACKAGE}.programs.dispatch': [f'{PACKAGE}.programs.{name.replace("-", "_")}.main' for name in PROGRAMS],
     f'{PACKAGE}.tasks.registry': [*TASKS.values(), MASKED_ROWS, DENOISING],
     f'{PACKAGE}.tasks.problems.registry': [*PROBLEMS.values()],
     f'{PACKAGE}.data.arena.dataset_registry': [

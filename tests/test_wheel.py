@@ -4,6 +4,7 @@ WHEEL_FOLDER names a folder with a wheel that is already built, as the release w
 """
 
 import importlib.metadata
+import json
 import os
 import shutil
 import subprocess
@@ -21,10 +22,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from tests.inference.tiny_checkpoint import random_text, write_checkpoint
 from tests.quick_compile import FLAGS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = 'efficient_attention'
+# environment variables that a program gets; the last two let it load programs that another process has compiled
+KEPT = ('PATH', 'HOME', 'TMPDIR', 'JAX_COMPILATION_CACHE_DIR', 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS')
 BUILD = 'import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])'
 
 
@@ -41,12 +45,12 @@ def files_below(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob('*') if path.is_file()}
 
 
-def run_program(folder: Path, *command: str | Path) -> str:
+def run_program(folder: Path, *command: str | Path, **environment: str) -> str:
     """Returns what a program prints, started in a folder with only the environment variables that it needs."""
-    settings = {name: os.environ[name] for name in ('PATH', 'HOME', 'TMPDIR') if name in os.environ}
-    settings |= {'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': FLAGS}
+    settings = {name: os.environ[name] for name in KEPT if name in os.environ}
+    settings |= {'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': FLAGS, **environment}
     done = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
@@ -69,7 +73,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if setuptools_version() < Version('77'):
         pytest.skip('building the wheel needs setuptools 77 or newer, as pyproject.toml says')
     folder, built = tmp_path_factory.mktemp('checkout'), tmp_path_factory.mktemp('wheel')
-    copy_sources(folder, PACKAGE, 'configs', 'scripts', 'tests', 'train.py', 'pyproject.toml', 'README.md', 'LICENSE')
+    copy_sources(folder, PACKAGE, 'configs', 'scripts', 'tests', 'train.py', 'README.md', 'LICENSE')
+    copy_sources(folder, 'pyproject.toml', 'setup.py')
     run_program(folder, sys.executable, '-c', BUILD, str(built))
     (path,) = built.glob('*.whl')
     return path
@@ -80,13 +85,38 @@ def files(wheel: Path) -> zipfile.ZipFile:
     return zipfile.ZipFile(wheel)
 
 
-def test_the_wheel_has_the_files_of_the_package_and_no_others(files: zipfile.ZipFile):
+def test_the_wheel_has_the_files_of_the_package_and_the_configs_and_no_others(files: zipfile.ZipFile):
     found = {name for name in files.namelist() if '.dist-info/' not in name}
-    expected = {f'{PACKAGE}/{name}' for name in files_below(ROOT / PACKAGE) if '__pycache__' not in name}
-    assert (
-        found == expected
-        and {f'{PACKAGE}/py.typed', f'{PACKAGE}/__init__.pyi', f'{PACKAGE}/inference/pipeline.py'} <= found
-    )
+    sources = {PACKAGE: PACKAGE, 'configs': f'{PACKAGE}/configs'}  # {folder of the checkout: folder of the wheel}
+    expected = {f'{there}/{name}' for here, there in sources.items() for name in files_below(ROOT / here)}
+    expected = {name for name in expected if '__pycache__' not in name}
+    assert found == expected and {f'{PACKAGE}/py.typed', f'{PACKAGE}/__init__.pyi'} <= found
+
+
+def test_the_wheel_has_the_command(files: zipfile.ZipFile):
+    (name,) = [name for name in files.namelist() if name.endswith('.dist-info/entry_points.txt')]
+    command = 'efficient-attention = efficient_attention.programs.dispatch:main'
+    assert files.read(name).decode().split('\n')[:2] == ['[console_scripts]', command]
+
+
+SHOW = """
+import sys
+
+from efficient_attention.programs import dispatch
+
+sys.argv[1:] = ['configs', 'show', 'configs/finetune/glue.py:sst2']
+dispatch.main()
+print(sys.modules['configs.finetune.common'].__file__)
+"""
+
+
+def test_a_config_of_the_wheel_is_read_by_name(files: zipfile.ZipFile, tmp_path: Path):
+    """The path of this Python may also have a checkout, whose configs/ must not be read."""
+    files.extractall(tmp_path / 'site')
+    (tmp_path / 'empty').mkdir()
+    out = run_program(tmp_path / 'empty', sys.executable, '-c', SHOW, PYTHONPATH=str(tmp_path / 'site'))
+    assert "  --config.examples.name='sst2' " in out
+    assert out.splitlines()[-1] == str(tmp_path / 'site' / PACKAGE / 'configs' / 'finetune' / 'common.py')
 
 
 def test_the_wheel_asks_for_few_packages(files: zipfile.ZipFile):
@@ -214,6 +244,26 @@ def test_a_users_model_trains_with_only_the_core(installed: Path):
     run_with_core(installed, (ROOT / 'tests' / 'users' / 'nnx_model.py').read_text(encoding='utf-8'))
 
 
+COMMAND = """
+import sys
+
+from efficient_attention.programs import dispatch
+
+for words in ['--help'], ['train', '--help']:
+    sys.argv[1:] = words
+    dispatch.main()
+"""
+
+
+def test_the_command_with_only_the_core(installed: Path):
+    hidden = ','.join(sorted(import_names_beyond_core()))
+    command = [installed / 'bin' / 'python', '-c', HIDE + COMMAND, hidden]
+    done = subprocess.run(command, cwd=installed, capture_output=True, text=True, timeout=300)
+    line = "error: efficient-attention train needs: pip install 'efficient-attention[train]'"
+    assert (done.returncode, done.stderr.count('\n')) == (1, 1) and done.stderr.startswith(line), done.stderr
+    assert '  fill-mask ' in done.stdout
+
+
 def test_public_names_with_only_the_core(installed: Path):
     line, file = run_with_core(installed, NAMES).splitlines()
     assert line.startswith(
@@ -228,4 +278,27 @@ def test_type_checkers_see_the_signatures(installed: Path, tmp_path: Path):
     if not mypy.exists():
         pytest.skip('needs mypy, which `make lint` installs')
     programs = sorted((ROOT / 'tests' / 'users').glob('*.py'))
-    run_program(tmp_path, mypy, '--strict', '--python-executable', installed / 'bin' / 'python', *programs)
+    # Flax has methods without types, so a user's function that returns their result returns Any.
+    options = ('--strict', '--no-warn-return-any', '--python-executable', installed / 'bin' / 'python')
+    run_program(tmp_path, mypy, *options, *programs)
+
+
+# ---- the command, with the packages of the extra `train` ----
+
+
+def test_a_model_is_trained_evaluated_and_used_by_the_installed_command(installed: Path, tmp_path: Path):
+    """Fine-tunes a config of the wheel by its name, in a folder that has no file of the checkout."""
+    checkpoint, command = write_checkpoint(tmp_path / 'tiny', 'fill_mask'), installed / 'bin' / 'efficient-attention'
+    rows = [f'{random_text(5, seed)},{"good" if seed % 2 else "bad"}' for seed in range(8)]
+    (tmp_path / 'rows.csv').write_text('\n'.join(['text,label', *rows]) + '\n', encoding='utf-8')
+    examples = (f'--config.examples.{split}=rows.csv' for split in ('train', 'dev'))
+    sizes = ('--config.data.length=16', '--config.train.batch_size=4', '--config.train.steps=2')
+    fields = (*examples, *sizes, f'--config.train.start_from={checkpoint}', '--config.eval.batch_size=4')
+    run_program(tmp_path, command, 'train', '--config', 'finetune/table.py', '--workdir', 'run', *fields)
+    metrics = json.loads(run_program(tmp_path, command, 'eval', '--workdir', 'run').splitlines()[-1])
+    assert metrics['step'] == 2 and 0 <= metrics['accuracy'] <= 1
+    predict = ('predict', '--model', 'run', '--output', 'out', '--split', 'dev', '--batch_size', '4')
+    found = json.loads(run_program(tmp_path, command, *predict).splitlines()[-1])
+    assert found['metrics']['accuracy'] == pytest.approx(metrics['accuracy'])
+    [written] = (tmp_path / 'out').iterdir()
+    assert len(written.read_text(encoding='utf-8').splitlines()) == len(rows)

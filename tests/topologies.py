@@ -33,7 +33,9 @@ from tests.quick_compile import FLAGS
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = 'rows-{}.jsonl'  # file in a workdir: the rows that each process has read, one line for each step
-PROGRAM = 'import train as entry; from tests.topologies import run_jobs; run_jobs(entry)'
+PROGRAM = (
+    'from efficient_attention.programs import train as entry; from tests.topologies import run_jobs; run_jobs(entry)'
+)
 MIDDLE, END = 4, 8  # steps
 LINK = 2  # steps of each topology in the chain
 # the chain's task has dropout, an optimizer state, and a memory that is laid out with the batch rows

@@ -10,6 +10,7 @@ from typing import Any
 
 from absl import flags
 
+from efficient_attention.commands.config_files import find_config_arguments
 from efficient_attention.errors import InputError, RunError, RunStopped, exit_code, one_line, show_error
 from efficient_attention.processes.signal_thread import current_signal_thread
 
@@ -49,6 +50,7 @@ def parse_flags(
     options: flags.FlagValues = flags.FLAGS,
     words: str = '',
     command: str = '',
+    about: str | None = None,
 ) -> list[str]:
     """Parses a command line, stores the flags' values, and returns the other arguments; prints the help for --help.
 
@@ -58,6 +60,7 @@ def parse_flags(
         options: the known flags, which receive the values.
         words: names of the positional arguments, such as 'METRIC WORKDIR...'; the dots mean one or more.
         command: the sub-command to which the flags belong; each error line begins with it.
+        about: the text before the flags in the help; by default the docstring of the script that runs.
 
     Raises:
         InputError: an unknown flag or config field, a value that does not parse, a missing flag, or too many or too
@@ -65,7 +68,7 @@ def parse_flags(
     """
     if HELP & set(arguments[1:]):
         try:
-            print_help([argument for argument in arguments if argument not in HELP], options, words, command)
+            print_help([argument for argument in arguments if argument not in HELP], options, words, command, about)
             sys.stdout.flush()
         except BrokenPipeError:  # the program that reads this output has closed the pipe
             discard_output()
@@ -89,7 +92,9 @@ def missing_flag_error(name: str) -> InputError:
     return InputError(f'--{name} is missing{example}; --help lists all flags')
 
 
-def split_subcommand(arguments: list[str], commands: Collection[str]) -> tuple[str, list[str]]:
+def split_subcommand(
+    arguments: list[str], commands: Collection[str], *, about: str | None = None
+) -> tuple[str, list[str]]:
     """Returns the sub-command, which is the first argument, and the other arguments; prints the help for --help.
 
     Raises:
@@ -100,14 +105,16 @@ def split_subcommand(arguments: list[str], commands: Collection[str]) -> tuple[s
     if not rest:
         raise InputError(f'name a command: {known}')
     if rest[0] in HELP:
-        print(sys.modules['__main__'].__doc__, f'commands, each with its own --help: {known}', sep='\n')
+        print(about or sys.modules['__main__'].__doc__, f'commands, each with its own --help: {known}', sep='\n')
         sys.exit(0)
     if rest[0] not in commands:
         raise InputError(f'{rest[0]!r} is no command; known: {known}')
     return rest[0], [program, *rest[1:]]
 
 
-def print_help(arguments: list[str], options: flags.FlagValues, words: str, command: str) -> None:
+def print_help(
+    arguments: list[str], options: flags.FlagValues, words: str, command: str, about: str | None = None
+) -> None:
     """Prints the help of a command: its flags, and for commands that read a config the config files or their fields.
 
     With --config, the fields of that config replace the list of config files.
@@ -115,7 +122,7 @@ def print_help(arguments: list[str], options: flags.FlagValues, words: str, comm
     title = f'words: {words}\n' if words else ''
     title += f'flags of {command}:' if command else 'flags:'
     own = flags_of_command(options).get_help(prefix='  ', include_special_flags=False)
-    print(sys.modules['__main__'].__doc__, title, own, sep='\n')
+    print(about or sys.modules['__main__'].__doc__, title, own, sep='\n')
     if 'config' not in options:
         return
     # This import is late, because it loads all config dataclasses, which is slow.
@@ -146,6 +153,8 @@ def parse_flag_values(
     Raises InputError for the same errors as `parse_flags`.
     """
     where = 'config: ' if 'config' in options else ''
+    if where:
+        arguments = [*find_config_arguments(arguments)]
     options.set_gnu_getopt(True)  # flags may also come after positional arguments
     try:
         words = options(arguments)[1:]

@@ -69,9 +69,17 @@ def _define_list(
     return flags.DEFINE(parser, name, default, f'{meaning}; comma-separated.', flag_values=options, serializer=commas)
 
 
-def define_verify() -> flags.FlagHolder[bool]:
+def define_config(meaning: str, options: flags.FlagValues) -> flags.FlagHolder:
+    """Defines --config, the config file of a run; --config.<group>.<field>=value sets one of its fields."""
+    from ml_collections import config_flags  # imported late, because most programs read no config
+
+    return config_flags.DEFINE_config_file('config', None, meaning, flag_values=options)
+
+
+def define_verify(options: flags.FlagValues) -> flags.FlagHolder[bool]:
     """Defines --verify, the flag with which a command only verifies the checksums of a run's checkpoints."""
-    return flags.DEFINE_bool('verify', False, "Verify the checksums of the run's checkpoints, and do nothing else.")
+    meaning = "Verify the checksums of the run's checkpoints, and do nothing else."
+    return flags.DEFINE_bool('verify', False, meaning, flag_values=options)
 
 
 def define_workdir(

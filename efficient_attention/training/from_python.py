@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
 from efficient_attention.commands.command_line import parse_flag_values
+from efficient_attention.commands.flags import define_config
 from efficient_attention.config.dict_conversion import default_fields
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
@@ -29,11 +30,12 @@ def train(config: Config, workdir: str | Path, changes: Mapping[str, Any] | None
     The same call with the same workdir resumes the run. A complete run is only evaluated. Returns {} if the run has no
     validation set. Ctrl-C saves the run and raises RunStopped.
 
-        ea.train('configs/quickstart.py', 'runs/quickstart', {'train.steps': 500})
+        ea.train('quickstart.py', 'runs/quickstart', {'train.steps': 500})
 
     Args:
-        config: a config file, with an argument after a colon if it takes one, as in 'configs/finetune/glue.py:sst2'. Or
-            a ConfigDict, or a nested dict {group: {field: value}}; missing fields have their defaults.
+        config: the name of a config of this package or the path of a file, with an argument after a colon if it takes
+            one, as in 'finetune/glue.py:sst2'. Or a ConfigDict, or a nested dict {group: {field: value}}; missing
+            fields have their defaults.
         workdir: the folder of the run; created if missing.
         changes: fields of the config to change, such as {'train.steps': 500}.
 
@@ -91,9 +93,9 @@ def config_values(config: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_config_file(name: str) -> ConfigDict:
-    """Returns the config of a config file, named as on the command line: 'configs/finetune/glue.py:sst2'."""
+    """Returns the config with this name or path, as --config reads it on the command line."""
     options = flags.FlagValues()
-    config_flags.DEFINE_config_file('config', None, flag_values=options)
+    define_config('', options)
     with warnings.catch_warnings():
         # ml_collections loads the file by a method that Python deprecates.
         warnings.filterwarnings('ignore', message=r'the load_module\(\) method', category=DeprecationWarning)

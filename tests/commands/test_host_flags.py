@@ -1,30 +1,26 @@
 """Tests that unusable flags for several hosts are refused before a process waits for others."""
 
-import functools
-
 import pytest
 from absl import flags
 
-from efficient_attention.commands import host_flags
-from efficient_attention.commands.host_flags import multi_host_run_from_flags
+from efficient_attention.commands.host_flags import define_host_flags, multi_host_run_from_flags
 from efficient_attention.errors import InputError
 
 
 @pytest.fixture
-def values(monkeypatch: pytest.MonkeyPatch) -> flags.FlagValues:
+def values() -> flags.FlagValues:
     values = flags.FlagValues()
-    for name in ('bool', 'string', 'integer', 'float'):
-        define = getattr(flags, f'DEFINE_{name}')
-        monkeypatch.setattr(host_flags.flags, f'DEFINE_{name}', functools.partial(define, flag_values=values))
-    monkeypatch.setattr(host_flags.flags, 'FLAGS', values)
-    host_flags.define_host_flags()
+    define_host_flags(values)
     return values
 
 
 @pytest.mark.parametrize('flag', ['--process_count=2', '--bind_address=::1'])
 def test_a_flag_for_hosts_without_distributed_is_refused(flag: str, values: flags.FlagValues):
     values(['program', flag])
-    with pytest.raises(InputError, match=f'{flag.split("=")[0]} needs --distributed'), multi_host_run_from_flags({}):
+    with (
+        pytest.raises(InputError, match=f'{flag.split("=")[0]} needs --distributed'),
+        multi_host_run_from_flags({}, values),
+    ):
         pass
 
 
@@ -39,5 +35,5 @@ def test_a_flag_for_hosts_without_distributed_is_refused(flag: str, values: flag
 )
 def test_a_place_that_there_is_not_is_refused(words: str, fault: str, values: flags.FlagValues):
     values(['program', '--distributed', '--process_count=2', *words.split()])
-    with pytest.raises(InputError, match=fault), multi_host_run_from_flags({}):
+    with pytest.raises(InputError, match=fault), multi_host_run_from_flags({}, values):
         pass

@@ -222,13 +222,13 @@ def then_stop(function: Any, check: Any = None) -> Any:
     def stopping(*arguments: Any, **options: Any) -> None:
         function(*arguments, **options)
         if check:
-            check()
+            check(options.get('options', flags.FLAGS))
         raise Parsed
 
     return stopping
 
 
-def check_config() -> None:
+def check_config(options: flags.FlagValues) -> None:
     """Checks that the config on the command line can be read as the config of a run."""
-    if 'config' in flags.FLAGS:
-        from_dict(filled(flags.FLAGS['config'].value.to_dict()), RunConfig)
+    if 'config' in options:
+        from_dict(filled(options['config'].value.to_dict()), RunConfig)

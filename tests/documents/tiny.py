@@ -17,7 +17,7 @@ LONG = 'hours; the same script and fields with another config of the family are 
 IDLE = 'measures for minutes in processes of its own; tests/scripts/ runs its parts'
 # pattern of commands that are only parsed: the reason why they do not run
 SKIPPED = {
-    '*scripts/visualize.py gallery *': 'tests/scripts/test_visualize.py draws it',
+    '*scripts/visualize.py gallery *': 'tests/programs/test_visualize.py draws it',
     '*scripts/benchmarks/plot_compression.py docs/*': 'its test draws such figures',
     '*scripts/benchmarks/sequence.py*': IDLE,
     '* --workdir runs/two_devices': 'as runs/quickstart on an axis that tests/test_partitioned_programs.py has',
@@ -35,7 +35,7 @@ SKIPPED = {
     '*scripts/score_by_length.py --models runs/multi30k*': 'likewise',
     '*scripts/visualize.py alignment --model runs/multi30k*': 'likewise',
     '* --workdir runs/han': 'needs IMDB and half an hour; the first losses of its config are recorded',
-    '* --model runs/han *': 'needs a run that is skipped; tests/scripts/pictures/test_pooling.py writes pages',
+    '* --model runs/han *': 'needs a run that is skipped; tests/programs/pictures/test_pooling.py writes pages',
     '* --workdir runs/packed *': 'needs Multi30k; tests/tasks/test_text_to_text.py packs made pairs',
     '* --workdir runs/sst2_text_started *': 'needs a checkpoint of others; runs/books_sst2 starts from a run',
     '* --workdir runs/wikipedia': 'needs a dump and hours; tests/data/ reads dumps, and the config is read',
@@ -99,7 +99,7 @@ SKIPPED = {
     '*scripts/train_grid.py *': 'trains for hours; tests/experiments/test_grid.py trains a table of four cells',
     '* --workdir runs/ticket *': 'tests/training/test_pruning_report.py trains a ticket',
     '*scripts/stress/fuzz_readers.py *': 'draws inputs for minutes; its test draws a few for each reader',
-    '*scripts/plan.py *': 'compiles large models for minutes; tests/scripts/test_plan.py plans a tiny one',
+    '*scripts/plan.py *': 'compiles large models for minutes; tests/programs/test_plan.py plans a tiny one',
     '*scripts/benchmarks/planned_attention.py *': 'needs compilers of make plan; its slow test plans two mechanisms',
     '*scripts/benchmarks/saving.py *': IDLE,
     '*scripts/stress/power_cuts.py*': 'mounts file systems as root; tests/scripts/ runs it where that is possible',

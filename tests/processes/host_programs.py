@@ -6,7 +6,7 @@
 STOPPED = """
     import json, os, signal, sys, time
     import jax
-    import train as entry
+    from efficient_attention.programs import train as entry
     from efficient_attention.inference.evaluate_workdir import evaluate_workdir
     from efficient_attention.processes import coordinator_relay
     from efficient_attention.training import loop
@@ -52,7 +52,7 @@ STOPPED = """
 SIGNALLED = """
     import os, time
     import jax
-    import train as entry
+    from efficient_attention.programs import train as entry
     from efficient_attention.training import loop
     from efficient_attention.commands.command_line import run_command
 

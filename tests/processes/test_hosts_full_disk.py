@@ -15,7 +15,7 @@ FAILURE = r'checkpoint step 4 not saved in .*: File too large \(.*the last good 
 FULL = """
 import resource
 import jax
-import train as entry
+from efficient_attention.programs import train as entry
 from efficient_attention.commands.command_line import run_command
 from efficient_attention.training.loop import Trainer
 

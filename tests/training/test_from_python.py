@@ -49,15 +49,16 @@ def test_configs_of_all_kinds_have_the_same_values():
     assert config_values({'train': {'steps': 7}}, {})['optimizer'] == config_values({}, {})['optimizer']
 
 
-def test_a_config_file_takes_its_argument():
-    values = config_values('configs/finetune/glue.py:sst2', {'train.steps': 9})
+def test_a_config_of_the_package_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    values = config_values('finetune/glue.py:sst2', {'train.steps': 9})
     assert values['examples']['name'] == 'sst2' and values['train']['steps'] == 9
 
 
 @pytest.mark.parametrize(
     'config, fields, line',
     [
-        ('nowhere.py', {}, r'config: .*nowhere\.py'),
+        ('quickstat.py', {}, r'config: there is no file .*; did you mean quickstart\.py'),
         (FILE, {'train.step': 9}, r'unknown config field train\.step; known: '),
         (FILE, {'training.steps': 9}, r'unknown config field: training\.steps; a field has its group'),
         (FILE, {'train.steps': 'many'}, r"train\.steps is 'many'; it must be a whole number"),

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from efficient_attention.errors import InputError
 from efficient_attention.inference.translator import Translation
-from scripts.pictures import alignment as alignment_pictures
+from efficient_attention.programs.pictures import alignment as alignment_pictures
 
 
 def translation(pieces: int, source: int) -> Translation:

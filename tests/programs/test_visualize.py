@@ -9,7 +9,7 @@ import pytest
 from matplotlib.image import imread
 
 from efficient_attention.attention.parsing import PATTERNS, parse_pattern
-from scripts import visualize
+from efficient_attention.programs import visualize
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.errors import InputError
+from efficient_attention.programs.predict import parse_field
 from tests.inference.tiny_checkpoint import LABELS, random_text, write_checkpoint
 
 SCRIPT = Path(__file__).resolve().parent.parent.parent / 'scripts' / 'predict.py'
@@ -24,7 +25,7 @@ SCRIPT = Path(__file__).resolve().parent.parent.parent / 'scripts' / 'predict.py
     ],
 )
 def test_fields_have_their_types(text: str, expected: tuple):
-    assert runpy.run_path(str(SCRIPT))['parse_field'](text) == expected
+    assert parse_field(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_fields_have_their_types(text: str, expected: tuple):
 )
 def test_bad_fields_are_named(text: str, message: str):
     with pytest.raises(InputError) as raised:
-        runpy.run_path(str(SCRIPT))['parse_field'](text)
+        parse_field(text)
     assert str(raised.value).startswith(message)
 
 

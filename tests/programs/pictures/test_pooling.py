@@ -15,7 +15,7 @@ from efficient_attention.inference.pooling_weights import (
     WeightedSentence,
     WeightedWord,
 )
-from scripts.pictures import pooling as pooling_pages
+from efficient_attention.programs.pictures import pooling as pooling_pages
 from tests.inference.tiny_checkpoint import write_checkpoint
 
 SCRIPT = Path(__file__).resolve().parents[3] / 'scripts' / 'visualize.py'

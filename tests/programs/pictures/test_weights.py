@@ -8,7 +8,7 @@ from absl import flags
 
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.errors import InputError
-from scripts.pictures.weights import define_weight_flags, draw_attention_weights, mechanism_weights
+from efficient_attention.programs.pictures.weights import define_weight_flags, draw_attention_weights, mechanism_weights
 
 
 def options(*arguments: str) -> flags.FlagValues:

@@ -1,0 +1,1 @@
+"""Draws the pictures and pages of the subcommand `visualize`."""
