@@ -49,3 +49,4 @@ from efficient_attention.training.from_python import train as train
 
 __version__: str
 __all__: list[str]
+_TRAIN: frozenset[str]
