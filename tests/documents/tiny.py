@@ -49,6 +49,7 @@ SKIPPED = {
     '*python -m pytest -m slow *': 'starts and kills processes for minutes; the suite does so twice',
     '*python -m tests.topologies *': 'trains for minutes; tests/processes/test_join_hosts.py has a part of it',
     '*python -m pytest -m real *': 'needs data and scripts that are not at hand',
+    'gcloud *': 'needs TPUs of Google Cloud; its parts are commands of these pages',
     '* --workdir runs/gpu': 'needs a GPU; the same command is run with another workdir',
     '*configs/pretrain/books_bert.py *': LONG,
     '* --workdir runs/distil_books *': 'needs that run; tests/training/ learns so',
