@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from efficient_attention.attention.choice_log import recorded_choices
 from efficient_attention.config.run import RunConfig
 from efficient_attention.distillation.cached_logits import CachedTeacherLogits, load_or_compute_logits
 from efficient_attention.errors import ExitCode, RunStopped
@@ -16,6 +17,7 @@ from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.processes.graceful_stop import EvaluationInterrupted
 from efficient_attention.processes.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING
 from efficient_attention.tasks.encoded_examples import EncodedExamples
+from efficient_attention.training.attention_line import attention_line
 from efficient_attention.training.guarded_run import LINES, LINES_HASH, GuardedRun, guarded_run
 from efficient_attention.training.pruning_report import pruning_metrics
 from efficient_attention.training.schedules import make_schedule
@@ -95,6 +97,7 @@ class Trainer:
         self.first_step = int(guarded.state.step) + 1
         # shapes of the batches for which the training step is compiled, one tuple per program
         self.compiled_shapes: set[tuple[tuple[int, ...], ...]] = set()
+        self.attention_lines: set[str] = set()  # printed lines about the backends of attention
         self.schedule = make_schedule(self.config.optimizer, self.config.train.steps)
         self.queue = StepQueue(self.config.train.max_skipped_in_row, guarded.interval)
         device_peak = peak_flops(self.run.mesh.devices.flat[0].device_kind)
@@ -147,8 +150,11 @@ class Trainer:
         self.queue.finish_all_steps()  # otherwise queued steps would run within the time that is left out
         self.progress.print_line(f'compiling the training step{other}')
         start = time.monotonic()
-        with self.throughput.pause_timing():
+        with self.throughput.pause_timing(), recorded_choices() as choices:
             yield
+        if (line := attention_line(choices)) and line not in self.attention_lines:
+            self.attention_lines.add(line)
+            self.progress.print_line(line)
         self.progress.exclude_seconds(time.monotonic() - start)
 
     def next_batch(self, batches: Iterator[dict]) -> dict:
