@@ -4,8 +4,9 @@ For training the layers run under one scan, so program size and compile time do 
 layers are stacked along a leading axis of size N. For inference, see unstacked_layers.py.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -403,14 +404,27 @@ def stacked_layers(make: Callable[..., Layer], count: int, rngs: nnx.Rngs) -> La
     return create(rngs)
 
 
+_auto_policy = jax.make_user_context('none')
+
+
+@contextlib.contextmanager
+def using_remat(policy: str) -> Iterator[None]:
+    """Traces layers whose config field `remat` is 'auto' with this policy, one of `REMAT_POLICIES`; also usable as a
+    decorator. The default is 'none'.
+    """
+    with _auto_policy(policy):
+        yield
+
+
 def with_rematerialisation(apply: Callable, remat: str, *, in_scan: bool = True) -> Callable:
     """Returns a function with the same results, whose backward pass stores or recomputes activations as the option
     `remat` says.
 
     'none' stores all intermediate values, 'full' recomputes them, and 'dots' stores only matrix products without batch
-    dimensions. In a scan, the compiler cannot merge the recomputation with the forward pass. `in_scan=False` prevents
-    this merge explicitly.
+    dimensions. 'auto' is the policy of `using_remat`. In a scan, the compiler cannot merge the recomputation with the
+    forward pass. `in_scan=False` prevents this merge explicitly.
     """
+    remat = _auto_policy.value if remat == 'auto' else remat
     if remat == 'none':
         return apply
     policies = {

@@ -20,6 +20,7 @@ from efficient_attention.tasks.encoded_examples import EncodedExamples
 from efficient_attention.training.attention_line import attention_line
 from efficient_attention.training.guarded_run import LINES, LINES_HASH, GuardedRun, guarded_run
 from efficient_attention.training.pruning_report import pruning_metrics
+from efficient_attention.training.remat_choice import StepWithinMemory
 from efficient_attention.training.schedules import make_schedule
 from efficient_attention.training.state import TrainState, check_state_finite
 from efficient_attention.training.step import jit_train_step
@@ -60,7 +61,8 @@ def train(
             return trainer.held_out
         trainer.cache_teacher_logits(first)
         batches = trainer.training_batches(first)
-        train_step = jit_train_step(run)
+        is_auto = run.config.model.remat == 'auto'
+        train_step = StepWithinMemory(run, guarded.progress.print_line) if is_auto else jit_train_step(run)
         for step in range(first + 1, last + 1):
             batch = trainer.next_device_batch(step, batches)
             with trainer.note_compilation(batch):
