@@ -2,6 +2,7 @@
 
     python scripts/plan.py --config configs/pretrain/bert.py:large --topology v5e:4x4 --config.mesh.fsdp=16
     python scripts/plan.py --config configs/quickstart.py --topology cpu:8 --nolargest
+    python scripts/plan.py --config configs/lm/gpt.py --topology h200:1 --compare_remat
 
 Config fields are set as for train.py. No data are read and no array is created. Plans for TPUs and GPUs need the
 environment that `make plan` creates: .venv-plan/bin/python scripts/plan.py ...
@@ -29,6 +30,7 @@ TOPOLOGY = flags.DEFINE_string(
     'topology', None, 'Devices: v5e:4x4 | v5p:8x8x4 | v6e:4x4 | h200:8 | cpu:8, or another size.'
 )
 LARGEST = flags.DEFINE_bool('largest', True, 'Search for the largest batch that fits; compiles at most three sizes.')
+COMPARE = flags.DEFINE_bool('compare_remat', False, 'Print a table of all policies of model.remat instead of a plan.')
 OUTPUT = define_path('output', 'JSON file for the figures.')
 
 
@@ -40,13 +42,20 @@ def main() -> None:
 
     topology = parse_topology(TOPOLOGY.value)
     from efficient_attention.planning.plan import as_dict, make_plan
+    from efficient_attention.planning.remat_comparison import format_policies, plan_policies
     from efficient_attention.planning.report import format_plan
     from efficient_attention.training.fill_config import fill_config_for_plan
 
-    plan = make_plan(fill_config_for_plan(CONFIG.value.to_dict()), topology, is_searched=LARGEST.value)
-    print(format_plan(plan))
+    config = fill_config_for_plan(CONFIG.value.to_dict())
+    if COMPARE.value:
+        plans = plan_policies(config, topology)
+        printed, figures = format_policies(plans), {policy: as_dict(plan) for policy, plan in plans.items()}
+    else:
+        plan = make_plan(config, topology, is_searched=LARGEST.value)
+        printed, figures = format_plan(plan), as_dict(plan)
+    print(printed)
     if OUTPUT.value:
-        write_atomically(OUTPUT.value, json.dumps(as_dict(plan), indent=2) + '\n')
+        write_atomically(OUTPUT.value, json.dumps(figures, indent=2) + '\n')
 
 
 if __name__ == '__main__':
