@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from efficient_attention.attention.choice_log import recorded_choices
 from efficient_attention.config.run import RunConfig
 from efficient_attention.distillation.cached_logits import CachedTeacherLogits, load_or_compute_logits
 from efficient_attention.errors import ExitCode, InputError, RunError, RunStopped, one_line
@@ -18,8 +19,10 @@ from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.processes.graceful_stop import EvaluationInterrupted
 from efficient_attention.processes.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING
 from efficient_attention.tasks.encoded_examples import EncodedExamples
+from efficient_attention.training.attention_line import attention_line
 from efficient_attention.training.guarded_run import LINES, LINES_HASH, GuardedRun, guarded_run
 from efficient_attention.training.pruning_report import pruning_metrics
+from efficient_attention.training.remat_choice import StepWithinMemory
 from efficient_attention.training.schedules import make_schedule
 from efficient_attention.training.state import TrainState, check_state_finite
 from efficient_attention.training.step import jit_train_step
@@ -67,7 +70,8 @@ def train(
             return trainer.held_out
         trainer.cache_teacher_logits(first)
         batches = trainer.training_batches(first)
-        train_step = jit_train_step(run)
+        is_auto = run.config.model.remat == 'auto'
+        train_step = StepWithinMemory(run, guarded.progress.print_line) if is_auto else jit_train_step(run)
         for step in range(first + 1, last + 1):
             batch = trainer.next_device_batch(step, batches)
             with trainer.note_compilation(batch):
@@ -105,6 +109,7 @@ class Trainer:
         self.first_step = int(guarded.state.step) + 1
         # shapes of the batches for which the training step is compiled, one tuple per program
         self.compiled_shapes: set[tuple[tuple[int, ...], ...]] = set()
+        self.attention_lines: set[str] = set()  # printed lines about the backends of attention
         self.schedule = make_schedule(self.config.optimizer, self.config.train.steps)
         self.queue = StepQueue(self.config.train.max_skipped_in_row, guarded.interval)
         device_peak = peak_flops(self.run.mesh.devices.flat[0].device_kind)
@@ -157,8 +162,11 @@ class Trainer:
         self.queue.finish_all_steps()  # otherwise queued steps would run within the time that is left out
         self.progress.print_line(f'compiling the training step{other}')
         start = time.monotonic()
-        with self.throughput.pause_timing():
+        with self.throughput.pause_timing(), recorded_choices() as choices:
             yield
+        if (line := attention_line(choices)) and line not in self.attention_lines:
+            self.attention_lines.add(line)
+            self.progress.print_line(line)
         seconds = time.monotonic() - start
         self.progress.exclude_seconds(seconds)
         self.progress.print_line(f'compiled in {seconds:.0f} s')
