@@ -357,6 +357,18 @@ BAD_INPUTS = {
     # ---- the command line ----
     'no workdir': BadInput('train.py --config=tests/training/tiny_run.py', '--workdir is missing'),
     'no config file': BadInput('train.py --config=none.py --workdir={here}/new', "config: there is no file 'no"),
+    'tracker unknown': train(
+        'train.trackers=csv,comet', "train.trackers is 'comet'; known: tensorboard, csv, trackio,"
+    ),
+    'profile without an end': BadInput(
+        'train.py --config=tests/training/tiny_run.py --workdir={here}/new --profile=20',
+        "flag --profile=20: '20' is not a range of steps; write such as 20:25",
+    ),
+    'profile beyond the run': BadInput(
+        'train.py --config=tests/training/tiny_run.py --workdir={here}/new --profile=20:25'
+        ' --config.data.source=text:{base}/corpus.txt#paragraphs --config.data.cache={here}/cache',
+        '--profile 20:25 is beyond the run, which has steps 1 to 20 left to train',
+    ),
     'config no Python': BadInput(
         'train.py --config={base}/corpus.txt --workdir={here}/new',
         'config: not Python that can be read: invalid syntax (',

@@ -1,5 +1,6 @@
 """Defines the flags that several commands share, so that each flag has one name, one type and one help text."""
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,31 @@ def define_config(meaning: str, options: flags.FlagValues) -> flags.FlagHolder:
     from ml_collections import config_flags  # imported late, because most programs read no config
 
     return config_flags.DEFINE_config_file('config', None, meaning, flag_values=options)
+
+
+class StepRangeParser(flags.ArgumentParser):
+    """Parser of flags whose value is a range of training steps, such as 20:25."""
+
+    def parse(self, argument: str | tuple[int, int]) -> tuple[int, int]:
+        """Returns the first and the last step of the range; raises ValueError if the text is not a range of steps."""
+        if isinstance(argument, tuple):
+            return argument
+        found = re.fullmatch(r'(\d{1,9}):(\d{1,9})', argument, re.ASCII)
+        first, last = map(int, found.groups()) if found else (0, 0)
+        if not 1 <= first <= last:
+            raise ValueError(f'{argument!r} is not a range of steps; write such as 20:25')
+        return first, last
+
+
+def define_profile(options: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder[tuple[int, int] | None]:
+    """Defines --profile, the training steps that a run traces."""
+    meaning = (
+        'Trace these training steps, such as 20:25, in <workdir>/profile for XProf, and print the five longest '
+        'operations. On GPUs the run is then compiled without command buffers.'
+    )
+    return flags.DEFINE(
+        StepRangeParser(), 'profile', None, meaning, flag_values=options, serializer=flags.ArgumentSerializer()
+    )
 
 
 def define_verify(options: flags.FlagValues) -> flags.FlagHolder[bool]:

@@ -8,10 +8,11 @@ from efficient_attention.config.field_metadata import (
     field_read_by_tasks,
     field_with_marks,
 )
-from efficient_attention.config.value_checks import check_in_interval
+from efficient_attention.config.value_checks import check_in_interval, check_one_of
 from efficient_attention.errors import InputError
 
 MOST_SEED = 2**31
+TRACKERS = ('tensorboard', 'csv', 'trackio', 'wandb', 'mlflow')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +36,8 @@ class TrainConfig:
     # weight of the z-loss, the squared log normaliser of each softmax
     z_loss: float = field_read_by_tasks('text_to_text', default=0.0)
     log_every_steps: int = field_with_marks(CHANGEABLE, default=20)  # steps between logged lines of metrics
+    # experiment trackers, separated by commas: tensorboard, csv, trackio, wandb, mlflow; '' = none
+    trackers: str = field_with_marks(CHANGEABLE, default='tensorboard')
     # stop after this many steps in a row with a loss, gradient or memory that is not finite
     max_skipped_in_row: int = field_with_marks(CHANGEABLE, default=10)
     # seconds without a new input batch or a finished step after which the process ends; 0 = never
@@ -49,6 +52,15 @@ class TrainConfig:
         check_in_interval('train.label_smoothing', self.label_smoothing, 0, 1, high_is_open=True)
         check_in_interval('train.z_loss', self.z_loss, 0)
         check_in_interval('train.stall_seconds', self.stall_seconds, 0)
+        for name in self.tracker_names:
+            check_one_of('train.trackers', name, TRACKERS)
+        if len(set(self.tracker_names)) < len(self.tracker_names):
+            raise InputError(f'train.trackers is {self.trackers!r}; a tracker comes twice')
+
+    @property
+    def tracker_names(self) -> tuple[str, ...]:
+        """The names in `trackers`, without spaces."""
+        return tuple(name.strip() for name in self.trackers.split(',')) if self.trackers.strip() else ()
 
     def check_start_checkpoint(self) -> None:
         """Raises InputError if a field selects parts of a checkpoint but `train.start_from` is empty."""

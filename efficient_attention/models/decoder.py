@@ -2,6 +2,7 @@
 
 from typing import Any, Protocol, TypedDict, Unpack
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -173,6 +174,7 @@ class Decoder(nnx.Module):
         )
         return self.normed(x_BLD, rng), memory, aux_losses
 
+    @jax.named_scope('head')
     def logits(self, hidden_BLD: Array) -> Array:
         """Returns float32 logits [B, L, V] from the final hidden states of all or some positions.
 

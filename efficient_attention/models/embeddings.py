@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import jax
 from flax import nnx
 from jax import Array
 
@@ -32,6 +33,7 @@ class Embeddings(nnx.Module):
         self.norm = make_norm(config, width, rngs) if config.embedding_norm else None
         self.projection = linear(config, width, config.width, rngs) if width != config.width else None
 
+    @jax.named_scope('embeddings')
     def __call__(
         self, tokens_BL: Array, token_types_BL: Array, positions_BL: Array, *, rng: Array | None = None
     ) -> Array:

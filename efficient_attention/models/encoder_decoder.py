@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -126,6 +127,7 @@ class EncoderDecoder(nnx.Module):
         other = self.encode(*source, rng=fold_into_key(rng, 0), step=step, positions_BM=positions[0])
         return {'other': other, 'positions_BL': positions[1], 'rng': fold_into_key(rng, 1), 'step': step}
 
+    @jax.named_scope('encoder')
     def encode(
         self,
         source_BM: Array,

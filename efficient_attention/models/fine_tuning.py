@@ -207,6 +207,7 @@ class FineTuningHead(nnx.Module):
         self.type = linear(config, config.width, ANSWER_TYPES, rngs, in_float32=True) if is_multi_hop else None
         self.support = linear(config, config.width, 1, rngs, in_float32=True) if is_multi_hop else None
 
+    @jax.named_scope('head')
     def __call__(self, x: Float[Array, '... D'], *, rng: Array | None = None) -> dict[str, Array]:
         """Returns the head's float32 outputs from vectors [B, D] or [B, L, D]; `FineTuningModel` explains the
         names of the outputs.

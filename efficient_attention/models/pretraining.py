@@ -2,6 +2,7 @@
 head.
 """
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -29,6 +30,7 @@ class MaskedLMHead(nnx.Module):
         self.norm = make_norm(config, config.embedding_width, rngs)
         self.bias = nnx.Param(jnp.zeros((config.vocab_size,), jnp.float32))
 
+    @jax.named_scope('masked_lm_head')
     def __call__(self, x_BPD: Array, table: EmbeddingTable) -> Array:
         """Returns float32 logits [B, P, V] of the P masked tokens, from their hidden states [B, P, D] and the token
         embedding table [V, E].
@@ -47,6 +49,7 @@ class PairHead(nnx.Module):
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.dense = linear(config, config.width, 2, rngs, in_float32=True)
 
+    @jax.named_scope('pair_head')
     def __call__(self, pooled_BD: Array) -> Array:
         """Returns logits [B, 2] for the pair of sentences; label 1 means a random (NSP) or swapped (SOP) second
         sentence.

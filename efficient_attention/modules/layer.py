@@ -156,9 +156,10 @@ class Layer(nnx.Module):
         """
         operands: dict[str, Any] = {}
         for sub in self.sub_layers:
-            x_BLD = self.read(sub, streams[-1])
-            out_BLD, used = self.apply(sub, x_BLD, context, mechanism)
-            streams = self.add_residual(sub, streams, out_BLD, context.rng)
+            with jax.named_scope(sub.name):
+                x_BLD = self.read(sub, streams[-1])
+                out_BLD, used = self.apply(sub, x_BLD, context, mechanism)
+                streams = self.add_residual(sub, streams, out_BLD, context.rng)
             operands |= {} if used is None else {sub.name: used}
         return streams, operands
 
@@ -198,8 +199,9 @@ class Layer(nnx.Module):
         self, sub: SubLayer, x_BLD: Array, context: Context, mechanism: Mechanism | None = None
     ) -> Array:
         """Returns the term that a sub-layer adds to the residual sum of a reversible layer, dropout(f(norm(x)))."""
-        out_BLD, _ = self.apply(sub, self.read(sub, x_BLD), context, mechanism)
-        return self.sub_layer_dropout(sub, out_BLD, context.rng)
+        with jax.named_scope(sub.name):
+            out_BLD, _ = self.apply(sub, self.read(sub, x_BLD), context, mechanism)
+            return self.sub_layer_dropout(sub, out_BLD, context.rng)
 
     def run_with_cache(
         self, streams: Streams, context: Context, spec: CacheSpec, before: Iterator[Kept]

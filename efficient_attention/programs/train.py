@@ -8,7 +8,7 @@ import sys
 from absl import flags
 
 from efficient_attention.commands.command_line import missing_flag_error, parse_flags
-from efficient_attention.commands.flags import define_config, define_verify, define_workdir
+from efficient_attention.commands.flags import define_config, define_profile, define_verify, define_workdir
 from efficient_attention.commands.host_flags import define_host_flags, multi_host_run_from_flags
 from efficient_attention.processes.allocator import tune_allocator
 from efficient_attention.processes.phase_log import PREPARATION, note_phase
@@ -37,7 +37,13 @@ def main() -> None:
     values = options.config.to_dict()
     with multi_host_run_from_flags({'config': values}, options):
         filled = fill_config(values)
-        train(filled.config, options.workdir, examples=filled.examples, pretrained=filled.pretrained)
+        train(
+            filled.config,
+            options.workdir,
+            examples=filled.examples,
+            pretrained=filled.pretrained,
+            profile=options.profile,
+        )
 
 
 def define_flags() -> flags.FlagValues:
@@ -45,6 +51,7 @@ def define_flags() -> flags.FlagValues:
     options = flags.FlagValues()
     define_config('Config file; set fields with --config.<group>.<field>=value.', options)
     define_workdir('Folder of the run: config, metrics, checkpoints, report.', options)
+    define_profile(options)
     define_verify(options)
     define_host_flags(options)
     return options

@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from efficient_attention.config.dict_conversion import to_dict
+from efficient_attention.config.dict_conversion import flatten, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, RunError, counted, show_error
 from efficient_attention.interop.pretrained import Pretrained
@@ -50,6 +50,8 @@ from efficient_attention.workdir.report import write_report
 from efficient_attention.workdir.run_status import record_end, record_start
 from efficient_attention.workdir.samples_log import remove_samples_after
 from efficient_attention.workdir.stored_evaluations import read_evaluations_until_step
+from efficient_attention.workdir.trackers.all_trackers import Trackers, check_trackers, open_trackers
+from efficient_attention.workdir.trackers.tracker import TrackedRun
 
 LINES = 'metrics_lines'  # key in a checkpoint's JSON record: how many lines metrics.jsonl had
 LINES_HASH = 'metrics_sha256'  # key in a checkpoint's JSON record: the SHA-256 of all lines that metrics.jsonl had
@@ -107,6 +109,8 @@ def guarded_run(
     else:
         check_folder_kind(workdir, RUN)
         CheckpointReader(workdir).check_checkpoints_not_lost()
+    # Only process 0 logs, so other hosts need no packages and keys.
+    check_trackers(config.train.tracker_names if jax.process_index() == 0 else ())
     run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)
     # Data are prepared before the workdir is claimed, so that bad training data leave no workdir behind.
@@ -144,6 +148,7 @@ def guarded_run(
         progress = stack.enter_context(show_progress(config.train.steps, start_step=first, activity=watchdog.activity))
         begun = f'resumed at step {first} in {workdir}' if newest else f'new run in {workdir}, {start.origin()}'
         progress.print_line(f'{run.describe_run()}; {begun}')
+        log.trackers = stack.enter_context(trackers_of_run(config, workdir, first, progress))
         # `report_error_to_peers` runs first at the end, because closing the other objects may wait for other processes.
         stack.push(report_error_to_peers)
         guarded = GuardedRun(
@@ -169,6 +174,13 @@ def guarded_run(
             progress.print_line(note)
         yield guarded
         note_phase(END)
+
+
+def trackers_of_run(config: RunConfig, workdir: Path, start_step: int, progress: ProgressDisplay) -> Trackers:
+    """Returns the trackers of `train.trackers`, which have not started yet; none in processes other than process 0."""
+    names = config.train.tracker_names if jax.process_index() == 0 else ()
+    tracked = TrackedRun(workdir.absolute(), flatten(to_dict(config)), start_step)
+    return open_trackers(names, tracked, progress.print_line)
 
 
 def claim_and_restore_state(

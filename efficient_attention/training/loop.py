@@ -25,7 +25,8 @@ from efficient_attention.training.pruning_report import pruning_metrics
 from efficient_attention.training.remat_choice import StepWithinMemory
 from efficient_attention.training.schedules import make_schedule
 from efficient_attention.training.state import TrainState, check_state_finite
-from efficient_attention.training.step import jit_train_step
+from efficient_attention.training.step import StepFn, jit_train_step
+from efficient_attention.training.step_profile import StepProfile, check_profiled_steps
 from efficient_attention.training.step_queue import INTERVAL, StepQueue
 from efficient_attention.training.throughput import Throughput, peak_flops
 from efficient_attention.workdir.metrics import metrics_line, nonfinite_as_text
@@ -40,7 +41,12 @@ SHOWN = 100  # number of characters of a sample's input and of its output in the
 
 
 def train(
-    config: RunConfig, workdir: Path, *, examples: EncodedExamples | None = None, pretrained: Pretrained | None = None
+    config: RunConfig,
+    workdir: Path,
+    *,
+    examples: EncodedExamples | None = None,
+    pretrained: Pretrained | None = None,
+    profile: tuple[int, int] | None = None,
 ) -> dict[str, float]:
     """Trains a run up to step `train.steps`, resuming from its newest checkpoint if there is one. Returns the
     validation metrics at the end.
@@ -52,31 +58,41 @@ def train(
         workdir: the folder of the run; created if missing.
         examples: the encoded examples of a fine-tuning run, if already read.
         pretrained: the checkpoint of `train.start_from`, if already open.
+        profile: first and last of the training steps to trace for XProf; None = no trace.
 
     Raises:
-        InputError: bad config, data or workdir.
+        InputError: bad config, data or workdir, or `profile` has steps that the run does not make.
         NonFiniteTrainingError: too many steps in a row were not finite, or the state is not.
         SaveError: the newest checkpoint could not be saved. The error is printed at once and raised at the end. If
             `checkpoint.when_save_fails` is 'stop', it is raised at once.
         RunStopped: a stop signal (SIGINT, SIGTERM) ended the run after the current step, with a checkpoint, or during
             an evaluation. The same call resumes the run.
     """
-    with guarded_run(config, workdir, examples=examples, pretrained=pretrained) as guarded:
+    check_profiled_steps(profile, 0, config.train.steps)
+    guarded_training = guarded_run(config, workdir, examples=examples, pretrained=pretrained)
+    with guarded_training as guarded, StepProfile(workdir, profile) as profiled:
         trainer, run, stop = Trainer(guarded), guarded.run, guarded.stop
         # The state comes from a checkpoint or is new.
         state, first, last = guarded.state, int(guarded.state.step), run.config.train.steps
+        check_profiled_steps(profile, first, last)
         trainer.run_missed_evaluation(first, state)
         if guarded.is_complete(first):
             return trainer.held_out
+        guarded.log.trackers.start()
         trainer.cache_teacher_logits(first)
         batches = trainer.training_batches(first)
-        is_auto = run.config.model.remat == 'auto'
-        train_step = StepWithinMemory(run, guarded.progress.print_line) if is_auto else jit_train_step(run)
+        options = profiled.jit_options(run.mesh)
+        if run.config.model.remat == 'auto':
+            train_step: StepFn = StepWithinMemory(run, guarded.progress.print_line, options)
+        else:
+            train_step = jit_train_step(run, **options)
         for step in range(first + 1, last + 1):
+            trainer.begin_profile(step, profiled)
             batch = trainer.next_device_batch(step, batches)
-            with trainer.note_compilation(batch):
+            with trainer.note_compilation(batch), profiled.annotated_step(step):
                 state, metrics = train_step(state, batch)
             trainer.record_step(step, metrics, batch, state)
+            trainer.end_profile(step, profiled)
             is_end = stop.is_stop_due() or step == last
             is_evaluated = trainer.is_evaluation_step(step)
             if step == last or is_evaluated or step % run.config.train.log_every_steps == 0:
@@ -196,6 +212,22 @@ class Trainer:
             self.progress.print_line(f'step {skipped} skipped: {reason}')
         self.progress.advance_display(step)
         self.checkpoints.raise_if_save_failed()
+
+    def begin_profile(self, step: int, profiled: StepProfile) -> None:
+        """Starts the trace before the first profiled step, when the device has finished all earlier steps."""
+        if profiled.is_first(step):
+            with self.throughput.pause_timing():
+                self.queue.finish_all_steps()
+                for line in profiled.start_trace():
+                    self.progress.print_line(line)
+
+    def end_profile(self, step: int, profiled: StepProfile) -> None:
+        """Ends the trace after the last profiled step, and prints the longest operations."""
+        if profiled.is_last(step):
+            with self.throughput.pause_timing():
+                self.queue.finish_all_steps()
+                for line in profiled.end_trace():
+                    self.progress.print_line(line)
 
     def log_mean_metrics(self, step: int) -> None:
         """Logs the mean training metrics since the last call, with the learning rate and the throughput."""

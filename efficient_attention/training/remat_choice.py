@@ -21,10 +21,15 @@ class StepWithinMemory:
 
     For each shape of batch, it compiles the step with one policy of `REMAT_POLICIES` after another, until the program
     fits a device's memory in every process. It runs this program, or the last policy's if none fits.
+
+    Args:
+        run: the run.
+        print_line: prints a line about the chosen policy.
+        options: extra arguments of `jit_train_step`.
     """
 
-    def __init__(self, run: Run, print_line: Callable[[str], None]) -> None:
-        self.run, self.print_line = run, print_line
+    def __init__(self, run: Run, print_line: Callable[[str], None], options: dict[str, Any]) -> None:
+        self.run, self.print_line, self.options = run, print_line, options
         limits = map(device_memory_limit, self.run.mesh.local_devices)
         self.limit = min((limit for limit in limits if limit is not None), default=None)  # bytes; None = not known
         self.programs: dict[Any, StepFn] = {}  # by the shapes of a batch
@@ -63,7 +68,7 @@ class StepWithinMemory:
 
     def compile_policy(self, policy: str, state: TrainState, batch: Batch) -> jax.stages.Compiled:
         """Returns the training step compiled with this policy."""
-        step: Any = jit_train_step(self.run, policy)
+        step: Any = jit_train_step(self.run, policy, **self.options)
         return step.lower(state, batch).compile()
 
     def is_fitting(self, program: jax.stages.Compiled) -> bool:

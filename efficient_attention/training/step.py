@@ -40,9 +40,9 @@ StepFn = Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
 GradientFn = Callable[[Any, 'RowsWithRandomKeys'], tuple[tuple[Array, tuple[Sums, Any]], Any]]
 
 
-def jit_train_step(run: 'Run', remat: str = 'none') -> StepFn:
-    """Returns the jitted training step of a run. It donates the training state, so callers must not use the old state
-    again.
+def jit_train_step(run: 'Run', remat: str = 'none', *, compiler_options: dict[str, str] | None = None) -> StepFn:
+    """Returns the jitted training step of a run, compiled with extra options of XLA. It donates the training state, so
+    callers must not use the old state again.
 
     `remat` is the policy of rematerialisation if the config's `model.remat` is 'auto'; otherwise it has no effect.
     """
@@ -50,8 +50,12 @@ def jit_train_step(run: 'Run', remat: str = 'none') -> StepFn:
     parts = build_step_extensions(run.abstract_state, frozen=run.config.optimizer.frozen, pruner=run.pruner)
     micro_batches = run.config.train.micro_batches
     step = make_train_step(run.graph, run.objective, optimizer, micro_batches=micro_batches, parts=parts)
-    step = using_mesh(run.mesh)(using_remat(remat)(step))
-    return jax.jit(step, donate_argnums=0, out_shardings=(run.shardings, None))
+    return jax.jit(
+        using_mesh(run.mesh)(using_remat(remat)(step)),
+        donate_argnums=0,
+        out_shardings=(run.shardings, None),
+        compiler_options=compiler_options,
+    )
 
 
 def make_train_step(
@@ -113,8 +117,9 @@ def make_train_step(
         gradient_norm = optax.tree.norm(counted)
         is_good = jnp.isfinite(loss) & jnp.isfinite(gradient_norm) & is_finite(others)
 
-        updates, opt_state = optimizer.update(gradients, state.opt_state, before)
-        trained = optax.apply_updates(before, updates)
+        with jax.named_scope('optimizer'):
+            updates, opt_state = optimizer.update(gradients, state.opt_state, before)
+            trained = optax.apply_updates(before, updates)
         trained, opt_state = tree_where(is_good, (trained, opt_state), (before, state.opt_state))
         skip = 1 - is_good.astype(jnp.int32)
         next_state = dataclasses.replace(

@@ -38,16 +38,8 @@ SIGNS = {
 # RUN_NAMES are left by a run that ended before it wrote its config.json.
 # ANY_NAMES exist before any run: shell logs, hidden files, and the folder 'lost+found' of a new disk.
 RUN_NAMES = (
-    'lock',
-    'checkpoints',
-    'tensorboard',
-    'environment.json',
-    METRICS,
-    SAMPLES,
-    STATUS,
-    LAST_SAVED,
-    'report.html',
-    'stalled-*',
+    *('lock', 'checkpoints', 'environment.json', METRICS, SAMPLES, STATUS, LAST_SAVED, 'report.html', 'stalled-*'),
+    *('profile', 'tensorboard', 'csv', 'trackers', 'trackio', 'wandb', 'mlflow'),
 )
 ANY_NAMES = ('.*', 'lost+found', 'log*', '*.log', '*.out', '*.err', 'stdout*', 'stderr*')
 SEVERAL = {VALUES: CELL, GRID_SUMMARY: GRID, SEEDS_SUMMARY: SEEDS, SWEEP_PLAN: SWEEP}

@@ -13,7 +13,7 @@ from efficient_attention.errors import InputError
 
 FILE_NAME = 'lock'
 # Runs write into these folders of a workdir, or remove files from them.
-FOLDERS = ('checkpoints', 'checkpoints/damaged', 'checkpoints/trash', 'tensorboard')
+FOLDERS = ('checkpoints', 'checkpoints/damaged', 'checkpoints/trash', 'tensorboard', 'csv', 'trackers', 'profile')
 
 
 class WorkdirLock:

@@ -1,4 +1,4 @@
-"""Logs a run's metrics to `metrics.jsonl`, with one JSON object per line, and as TensorBoard events to `tensorboard/`.
+"""Logs a run's metrics to `metrics.jsonl`, with one JSON object per line, and sends them to the run's trackers.
 
 A line is {"step": 10, "split": "train", "loss": 2.5, ...}: the numbers after `step` updates. In a run that was killed
 and resumed, each (step, split) appears once, as in an unbroken run. Numbers that are not finite are written as the
@@ -23,10 +23,9 @@ import numpy as np
 from efficient_attention.atomic_files import write_atomically, write_failed_error
 from efficient_attention.config.json_parsing import parse_json
 from efficient_attention.errors import InputError, RunError, is_whole_number, show_error
-from efficient_attention.workdir.tensorboard_events import EventsFile
+from efficient_attention.workdir.trackers.all_trackers import Trackers
 
 FILE_NAME = 'metrics.jsonl'
-EVENTS_FOLDER = 'tensorboard'
 # These metrics are measured with a clock, so they differ between equal runs.
 SPEEDS = frozenset({'steps_per_second', 'tokens_per_second', 'waiting_share', 'flops_utilisation'})
 LOG = logging.getLogger(__name__)
@@ -44,7 +43,7 @@ def best_metric_value(metrics: Mapping[str, float], name: str) -> float | None:
 
 
 class MetricsLog:
-    """Appends metrics to metrics.jsonl and to the TensorBoard events of a workdir; does nothing in processes other than
+    """Appends metrics to metrics.jsonl of a workdir, and sends them to `trackers`; does nothing in processes other than
     process 0.
 
     Lines that cannot be written are kept for the next attempt, with one error line for all; `close` raises if some are
@@ -61,6 +60,7 @@ class MetricsLog:
 
     def __init__(self, workdir: Path, *, start_step: int = 0) -> None:
         self.workdir, self.start_step = workdir, start_step
+        self.trackers = Trackers({}, LOG.warning)  # the trackers of the run; whoever opens the log sets them
         self._is_writer, self.lines = jax.process_index() == 0, 0  # `lines` is the number of lines in metrics.jsonl
         self.kept: list[dict[str, Any]] = []  # lines in metrics.jsonl from before this start of the run
         self.dropped: list[str] = []
@@ -83,7 +83,6 @@ class MetricsLog:
             self._file = path.open('ab', buffering=0)
         except OSError as error:
             raise write_failed_error(path, error) from None
-        self._events = EventsFile(workdir / EVENTS_FOLDER, first_step=start_step + 1)
 
     def write_metrics(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
         """Appends one line of metrics to the file and flushes it. A line that the file already had when the run
@@ -103,8 +102,7 @@ class MetricsLog:
         self._hash.update(line)
         self._unwritten += line
         self._write_pending_lines()
-        # tensorboardX would print a warning for each number that is not finite, so it gets only finite ones.
-        self._events.add_scalars(step, {f'{split}/{name}': one for name, one in numbers.items() if math.isfinite(one)})
+        self.trackers.log(step, split, numbers)
 
     def digest(self) -> str:
         """Returns the SHA-256 of all lines in the metrics file so far."""
@@ -120,14 +118,11 @@ class MetricsLog:
             raise RunError(f'{self._path}: lines up to this step are not written')
 
     def close(self) -> None:
-        """Closes metrics.jsonl and the file of TensorBoard events; raises RunError if lines of metrics could not be
-        written.
-        """
+        """Closes metrics.jsonl; raises RunError if lines of metrics could not be written."""
         if not self._is_writer or self._file.closed:
             return
         self._write_pending_lines()
         self._file.close()
-        self._events.close()
         if self._unwritten:
             lost = self._unwritten.count(b'\n')
             raise RunError(f'{self._path}: the last {lost} line(s) are not written; the same command goes on')

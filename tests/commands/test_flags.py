@@ -17,6 +17,7 @@ def options() -> flags.FlagValues:
     shared_flags.define_workdir(options=values)
     shared_flags.define_output('Where', Path('out.json'), options=values)
     shared_flags.define_integers('lengths', (128, 512), 'Tokens', options=values)
+    shared_flags.define_profile(options=values)
     shared_flags.define_choices('sides', ('full', 'causal'), 'Mechanisms', options=values)
     return values
 
@@ -24,6 +25,16 @@ def options() -> flags.FlagValues:
 def test_values_have_their_types(options: flags.FlagValues):
     parse_flags(['program', '--workdir', 'runs/x', '--lengths=3,-4', '--sides', 'causal'], options=options)
     assert options.workdir == Path('runs/x') and options.lengths == [3, -4] and options.sides == ['causal']
+
+
+def test_a_profile_is_a_range_of_steps(options: flags.FlagValues):
+    parse_flags(['program', '--profile=20:25'], options=options)
+    assert options.profile == (20, 25)
+    for text in ('25:20', '0:3', '20', '20:', 'a:b', '1:2:3', '-1:5'):
+        with pytest.raises(
+            InputError, match=f"^flag --profile={text}: '{text}' is not a range of steps; write such as"
+        ):
+            parse_flags(['program', f'--profile={text}'], options=options)
 
 
 def test_defaults_are_values(options: flags.FlagValues):

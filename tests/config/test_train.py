@@ -21,3 +21,17 @@ def test_numbers_are_not_negative(field: str):
 def test_sizes_come_from_somewhere():
     with pytest.raises(InputError, match=r'^train\.start_random is True; it needs train\.start_from'):
         TrainConfig(start_random=True).check_start_checkpoint()
+
+
+def test_trackers_are_a_list_of_known_names():
+    assert TrainConfig().tracker_names == ('tensorboard',)
+    assert (
+        TrainConfig(trackers='csv, wandb').tracker_names == ('csv', 'wandb')
+        and not TrainConfig(trackers='').tracker_names
+    )
+    for trackers, line in (
+        ('csv,comet', "is 'comet'; known: tensorboard, csv,"),
+        ('csv,csv', "is 'csv,csv'; a tracker"),
+    ):
+        with pytest.raises(InputError, match=rf'^train\.trackers {line}'):
+            TrainConfig(trackers=trackers)

@@ -59,7 +59,7 @@ HOST_ONLY = {
     'checkpoint': (),
     'data': ('source', 'cache', 'tokenizer'),
     'examples': ('train', 'dev', 'test'),
-    'train': ('early_stop', 'log_every_steps', 'max_skipped_in_row'),
+    'train': ('early_stop', 'log_every_steps', 'max_skipped_in_row', 'trackers'),
     'eval': ('every_steps',),
 }
 

@@ -1,6 +1,7 @@
 """Tests whole runs on a tiny corpus: their files, and that stopping, killing and resuming change no result."""
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -36,6 +37,8 @@ from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.checkpoint_writer import SaveError
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import SPEEDS, MetricsLog, read_metrics
+from efficient_attention.workdir.trackers import all_trackers
+from efficient_attention.workdir.trackers.separate_process import SeparateProcess
 from tests.one_device import see_one_device
 from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
 from tests.training.tiny_run import tiny_config
@@ -128,25 +131,35 @@ def test_a_run_that_was_stopped_and_goes_on_equals_one_that_was_not(folder, unbr
 
     workdir = folder / 'stopped'
     watch, stages = StopSignalThread(), []
+    config = tiny_config(folder, **MESH, **{'train.trackers': 'csv,mlflow'})
+    fake = (sys.executable, str(ROOT / 'tests' / 'workdir' / 'trackers' / 'fake_tracker.py'), 'well')
+    monkeypatch.setattr(all_trackers, 'SeparateProcess', functools.partial(SeparateProcess, command=fake))
     with monkeypatch.context() as stopping:
         stopping.setattr(Trainer, 'next_batch', next_batch)
         stopping.setattr(graceful_stop, 'current_signal_thread', lambda: watch)
         stopping.setattr(guarded_run, 'write_report', lambda *_: stages.append(watch.stage))
         with pytest.raises(RunStopped):
-            train(tiny_config(folder, **MESH), workdir)
+            train(config, workdir, profile=(3, 5))
     # the report is written in the stage SAVING, which has no short time limit
     assert [*stages, watch.stage] == [StopStage.SAVING, StopStage.SAVED]
     assert CheckpointReader(workdir).complete_steps() == [7]
     said = capfd.readouterr().err
     assert 'stopped after step 7, which is saved' in said
     assert said.splitlines().count('compiling the training step') == 1 and 'program 2' not in said
-    held_out = train(tiny_config(folder, **MESH), workdir)
+    assert 'steps 3 to 5 are profiled; ' in said and 'tracker mlflow: at home' in said
+    held_out = train(config, workdir)
     assert 'resumed at step 7' in capfd.readouterr().err
-    assert_same_state(folder, workdir, unbroken)
+    assert_same_state(folder, workdir, unbroken)  # neither the profile nor the trackers change a number
     expected = lines_of(unbroken)
     assert lines_of(workdir) == expected
     assert [list(line) for line in lines_of(workdir).values()] == [list(line) for line in expected.values()]
     assert held_out == {k: v for k, v in expected[20, 'held_out'].items() if k not in ('step', 'split')}
+    rows = (workdir / 'csv' / 'train.csv').read_text().splitlines()
+    assert [row.partition(',')[0] for row in rows] == ['step', '4', '8', '12', '16', '20']
+    calls = (workdir / 'calls.txt').read_text().splitlines()
+    steps = ['4', 'stopped', '8', '8', '12', '16', '16', '20', '20', 'finished']
+    assert [call.split()[0] for call in calls if not call.startswith('start')] == steps
+    assert len({call for call in calls if call.startswith('start')}) == 1  # both starts continue one entry
 
 
 class Compiling(Exception):

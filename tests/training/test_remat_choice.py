@@ -38,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope='module')
 def programs(run: Run) -> dict[str, jax.stages.Compiled]:
     """Returns the training step compiled with each policy."""
-    step, batch = StepWithinMemory(run, print), first_batch(run)
+    step, batch = StepWithinMemory(run, print, {}), first_batch(run)
     return {policy: step.compile_policy(policy, run.abstract_state, batch) for policy in REMAT_POLICIES}
 
 
@@ -82,7 +82,7 @@ def test_the_first_policy_that_fits_is_taken_and_all_train_equally(
     limit = program_bytes(programs[policy]) if policy in programs else sizes[-1] - 1
     limit_memory(monkeypatch, limit)
     lines: list[str] = []
-    step, batch = StepWithinMemory(run, lines.append), first_batch(run)
+    step, batch = StepWithinMemory(run, lines.append, {}), first_batch(run)
     state, metrics = step(jax.device_put(start, run.shardings), batch)
     step(state, batch)
     taken = policy if policy in programs else REMAT_POLICIES[-1]
@@ -103,7 +103,7 @@ def test_a_policy_that_the_compiler_refuses_is_not_taken(run: Run, programs: dic
 
     monkeypatch.setattr(StepWithinMemory, 'compile_policy', compile_policy)
     lines: list[str] = []
-    assert StepWithinMemory(run, lines.append).compile_within_memory(run.abstract_state, {}) is programs['dots']
+    assert StepWithinMemory(run, lines.append, {}).compile_within_memory(run.abstract_state, {}) is programs['dots']
     assert lines[0].startswith("model.remat=auto takes 'dots': 'none' needs more than the compiler allows, 'dots' ")
     assert lines[0].endswith('; this device names no limit')
 
@@ -112,7 +112,7 @@ def test_processes_take_a_policy_that_fits_all(
     run: Run, programs: dict, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(remat_choice, 'gather_from_peers', lambda text: [text, 'fits' if compiled[1:] else 'too large'])
-    assert StepWithinMemory(run, print).compile_within_memory(run.abstract_state, {}) is programs['dots']
+    assert StepWithinMemory(run, print, {}).compile_within_memory(run.abstract_state, {}) is programs['dots']
 
 
 def test_a_run_resumes_with_another_policy(
