@@ -32,7 +32,9 @@ API_GROUPS = {
     'Training, evaluation, inference and errors': '',
 }
 CONFIG_FIELDS = 'Its fields are in the [config reference](config.md#group-model).'
-CITATION = re.compile(r'[A-Z][\w-]+ (?:et al\.|& [A-Z]\w+) (?:\d{4})(?:,? \(?arXiv \d{4}\.\d{5})?|\(arXiv \d{4}\.\d{5}\)')
+CITATION = re.compile(
+    r'[A-Z][\w-]+ (?:et al\.|& [A-Z]\w+) (?:\d{4})(?:,? \(?arXiv \d{4}\.\d{5})?|\(arXiv \d{4}\.\d{5}\)'
+)
 
 
 def write_pages(folder: Path) -> None:
@@ -81,7 +83,10 @@ def api_page() -> str:
         groups[next(heading for heading, start in API_GROUPS.items() if re.match(start, module))].append(name)
     for heading in ('Attention', *(one for one in API_GROUPS if one != 'Attention')):
         parts += [f'## {heading}', *map(api_entry, groups[heading])]
-    parts += ['## Tests of your own mechanism', '```{eval-rst}\n.. automodule:: efficient_attention.testing\n   :members:\n```']
+    parts += [
+        '## Tests of your own mechanism',
+        '```{eval-rst}\n.. automodule:: efficient_attention.testing\n   :members:\n```',
+    ]
     return '\n\n'.join(parts) + '\n'
 
 
@@ -264,7 +269,11 @@ def command(text: str) -> str:
 
 def measurements(config: ConfigFile) -> list[str]:
     """Returns links to the record of a config, if it has runs, and to the results whose commands use the config."""
-    links = [f'[its record](#{anchor(config.name)})'] if re.search(r'^(An? )?[Rr]uns? of ', config.text, re.MULTILINE) else []
+    links = (
+        [f'[its record](#{anchor(config.name)})']
+        if re.search(r'^(An? )?[Rr]uns? of ', config.text, re.MULTILINE)
+        else []
+    )
     for path in sorted((ROOT / 'docs' / 'results').glob('*.md')):
         heading = title = ''
         is_code = False
