@@ -1,6 +1,6 @@
 """Lists the documentation pages, their fenced blocks, and the commands in these blocks.
 
-`make docs` writes the pages in docs/generated/, and runs the tutorials. The first page, docs/index.md, only lists pages.
+`make docs` writes the pages in docs/generated/ and runs the tutorials. The first page, docs/index.md, only lists pages.
 """
 
 import dataclasses
