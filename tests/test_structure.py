@@ -43,7 +43,7 @@ ORDER = (
     'planning',
     'experiments',
 )
-NO_PART = ('__init__.py', '__pycache__', 'py.typed')  # what else the package's folder has
+NO_PART = ('__init__.py', '__init__.pyi', '__pycache__', 'py.typed')  # what else the package's folder has
 RANK = {package: rank for rank, package in enumerate(ORDER)}
 KNOWS_NO_DATA = ('modules', 'models', 'objectives')
 FOR_DATA = ('errors', 'atomic_files', 'config')

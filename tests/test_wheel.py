@@ -70,7 +70,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 def test_the_wheel_has_the_files_of_the_package_and_no_others(wheel: zipfile.ZipFile):
     files = {name for name in wheel.namelist() if '.dist-info/' not in name}
     expected = {f'{PACKAGE}/{name}' for name in files_below(ROOT / PACKAGE) if '__pycache__' not in name}
-    assert files == expected and {f'{PACKAGE}/py.typed', f'{PACKAGE}/inference/pipeline.py'} <= files
+    assert (
+        files == expected
+        and {f'{PACKAGE}/py.typed', f'{PACKAGE}/__init__.pyi', f'{PACKAGE}/inference/pipeline.py'} <= files
+    )
 
 
 def test_the_wheel_asks_for_few_packages(wheel: zipfile.ZipFile):
@@ -124,54 +127,6 @@ for text in ['bigbird(4, 1)', 'lsh(4, 2)', 'favor(16)', 'linear(causal=True)', '
     assert jax.eval_shape(lambda q, v: ea.attend(q, q, v, other, rng=rng), q, v).shape == out.shape, text
 """
 
-MODEL = """
-import jax
-import jax.numpy as jnp
-from flax import nnx
-
-import efficient_attention as ea
-
-
-class Layer(nnx.Module):
-    def __init__(self, width: int, heads: int, *, rngs: nnx.Rngs) -> None:
-        shape = heads, width // heads
-        self.query, self.key, self.value = (nnx.LinearGeneral(width, shape, rngs=rngs) for _ in range(3))
-        self.out = nnx.LinearGeneral(shape, width, axis=(-2, -1), rngs=rngs)
-        self.mechanism = ea.Softmax(ea.Causal() & ea.Window(8))
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return x + self.out(ea.attend(self.query(x), self.key(x), self.value(x), self.mechanism))
-
-
-class Model(nnx.Module):
-    def __init__(self, *, rngs: nnx.Rngs) -> None:
-        self.table = nnx.Embed(10, 16, rngs=rngs)
-        self.layers = nnx.List([Layer(16, 2, rngs=rngs) for _ in range(2)])
-
-    def __call__(self, tokens: jax.Array) -> jax.Array:
-        x = self.table(tokens)
-        for layer in self.layers:
-            x = layer(x)
-        return self.table.attend(x)
-
-
-def loss_of(model: Model, tokens: jax.Array) -> jax.Array:
-    logits = jax.nn.log_softmax(model(tokens[:, :-1]))
-    return -jnp.take_along_axis(logits, tokens[:, 1:, None], -1).mean()
-
-
-@nnx.jit
-def step(model: Model, tokens: jax.Array) -> jax.Array:
-    loss, gradients = nnx.value_and_grad(loss_of)(model, tokens)
-    nnx.update(model, jax.tree.map(lambda p, g: p - 0.1 * g, nnx.state(model, nnx.Param), gradients))
-    return loss
-
-
-model, tokens = Model(rngs=nnx.Rngs(0)), jnp.arange(40).reshape(2, 20) % 10
-losses = [float(step(model, tokens)) for _ in range(10)]
-assert losses[-1] < 0.9 * losses[0], losses
-"""
-
 NAMES = """
 import inspect
 import jax.numpy as jnp
@@ -181,7 +136,7 @@ from flax import nnx
 ids = jnp.ones((2, 6), jnp.int32)
 model = nnx.eval_shape(lambda: ea.Encoder(ea.ModelConfig(width=16, heads=2), rngs=nnx.Rngs(0))(ids, ids))
 assert model.shape == (2, 6, 16)
-assert set(ea.__all__) - set(dict(inspect.getmembers(ea))) == {'pipeline'}
+assert set(ea.__all__) - set(dict(inspect.getmembers(ea))) == {'evaluate', 'load', 'pipeline', 'train'}
 try:
     from efficient_attention import pipeline
 except ImportError as error:
@@ -237,7 +192,7 @@ def test_attention_with_only_the_core(installed: Path):
 
 
 def test_a_users_model_trains_with_only_the_core(installed: Path):
-    run_with_core(installed, MODEL)
+    run_with_core(installed, (ROOT / 'tests' / 'users' / 'nnx_model.py').read_text(encoding='utf-8'))
 
 
 def test_public_names_with_only_the_core(installed: Path):
