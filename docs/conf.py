@@ -22,7 +22,7 @@ release = efficient_attention.__version__
 html_title = f'efficient-attention {release}'
 
 extensions = ['myst_nb', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon', 'sphinx_copybutton']
-exclude_patterns = ['results/data']
+exclude_patterns = ['results/data', 'tutorials/colab']
 nitpicky = True
 nitpick_ignore_regex = [('py:.*', '.*')]  # most types are of other libraries, whose pages a build cannot read offline
 html_theme = 'furo'
@@ -42,6 +42,7 @@ napoleon_use_rtype = False
 napoleon_use_ivar = True
 
 nb_execution_mode = 'force'
+nb_execution_in_temp = True  # each tutorial writes its runs into a folder of its own
 nb_execution_timeout = 240  # seconds per cell
 nb_execution_raise_on_error = True
 nb_merge_streams = True

@@ -61,7 +61,6 @@ OTHERS = {
     'sdk_container_image': 'Beam',
 }
 OTHER_FILES = {
-    'my_config.py': "the tutorial's reader writes it",
     'name.py': 'any file',
     'run_squad.py': "BERT's code",
     'evaluate-v1.1.py': 'SQuAD',
