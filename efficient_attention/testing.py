@@ -146,7 +146,7 @@ def check_decoding(mechanism: Mechanism) -> None:
 
     @jax.jit
     def token_by_token(*new: Any) -> tuple[Array, Array]:
-        def step(cache: Any, one: tuple[Array, ...]) -> tuple[Any, Array]:
+        def step(cache: Any, one: list[Array]) -> tuple[Any, Array]:
             out, cache = decode(spec, cache, NewTokens(*(x[:, None] for x in one)), learned=arrays)
             return cache, out[:, 0]
 
