@@ -13,7 +13,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help quickstart test test-fast test-all lint format lock peers plan beam tfds clean install-run install-test
+.PHONY: help quickstart test test-fast test-all lint format docs lock peers plan beam tfds clean install-run install-test
 
 install = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-input
 
@@ -52,6 +52,14 @@ lint: $(VENV)/.run .venv-lint/.lint  ## check format and rules (ruff) and types 
 format: .venv-lint/.lint  ## rewrite the files as `make lint` wants them
 	@.venv-lint/bin/ruff check --fix .
 	@.venv-lint/bin/ruff format .
+
+# Sphinx makes every warning an error, such as a link or an anchor that does not exist. Tutorials run in the build. Their
+# programs run briefly, so they are compiled with little optimisation, and stay in cache/programs for the next build.
+docs: .venv-docs/.docs  ## build the site and run its tutorials: build/docs/index.html (minutes)
+	@JAX_PLATFORMS=$${JAX_PLATFORMS:-cpu} XLA_FLAGS="--xla_backend_optimization_level=0 $${XLA_FLAGS:-}" \
+	  JAX_COMPILATION_CACHE_DIR=$${JAX_COMPILATION_CACHE_DIR:-$(CURDIR)/cache/programs} \
+	  .venv-docs/bin/python -m sphinx --fail-on-warning --quiet -d build/doctrees docs build/docs
+	@echo 'built build/docs/index.html'
 
 install-run: $(VENV)/.run
 	@:

@@ -6,12 +6,19 @@ from efficient_attention.attention.draw_operands import draw_operands as draw_op
 from efficient_attention.attention.entmax.definition import Entmax as Entmax
 from efficient_attention.attention.favor.definition import FAVOR as FAVOR
 from efficient_attention.attention.hard.definition import Hard as Hard
+from efficient_attention.attention.implementation import Implementation as Implementation
 from efficient_attention.attention.induced.definition import Induced as Induced
 from efficient_attention.attention.linear.definition import Linear as Linear
 from efficient_attention.attention.linformer.definition import Linformer as Linformer
 from efficient_attention.attention.local_p.definition import LocalP as LocalP
+from efficient_attention.attention.logits.definition import PatternAttention as PatternAttention
+from efficient_attention.attention.logits.implementation_factory import (
+    make_pattern_implementation as make_pattern_implementation,
+)
 from efficient_attention.attention.lsh.definition import LSH as LSH
+from efficient_attention.attention.mechanism import Mechanism as Mechanism
 from efficient_attention.attention.nystrom.definition import Nystrom as Nystrom
+from efficient_attention.attention.parsing import add_mechanism as add_mechanism
 from efficient_attention.attention.parsing import parse_mechanism as parse_mechanism
 from efficient_attention.attention.parsing import parse_pattern as parse_pattern
 from efficient_attention.attention.patterns import Block as Block

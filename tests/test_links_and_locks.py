@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = sorted([*ROOT.glob('*.md'), *(ROOT / 'docs').rglob('*.md')])
+DOCUMENTS = sorted(
+    [*ROOT.glob('*.md'), *(path for path in (ROOT / 'docs').rglob('*.md') if path.parent.name != 'generated')]
+)
 
 
 def commands_of(document: Path) -> str:

@@ -26,6 +26,7 @@ ORDER = (
     'host_memory',
     'attention',
     'recurrence',
+    'testing',
     'config',
     'processes',
     'commands',
@@ -54,6 +55,7 @@ THIRD_PARTY = {
     'attention': {'jax', 'jaxtyping', 'numpy'},
     'config': {'jax'},
     'recurrence': {'jax'},
+    'testing': {'jax', 'numpy'},
     'modules': {'flax', 'jax', 'jaxtyping', 'numpy'},
 }
 HEAVY = ('array_record', 'grain', 'matplotlib', 'optax', 'orbax', 'rich', 'safetensors', 'sentencepiece')
