@@ -128,13 +128,19 @@ def workdir_of(words: list[str]) -> str:
 
 
 def trace_first_step(
-    config: RunConfig, workdir: str, *, examples: EncodedExamples | None = None, pretrained: Pretrained | None = None
+    config: RunConfig,
+    workdir: str,
+    *,
+    examples: EncodedExamples | None = None,
+    pretrained: Pretrained | None = None,
+    profile: tuple[int, int] | None = None,
 ) -> None:
     """Replaces `loop.train`: makes data and model, traces a step and an evaluation, and saves a state that is read
     later.
 
     Parameters are zeros unless they come from a checkpoint.
     """
+    del profile
     run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)
     run.task.prepare_training()
