@@ -13,7 +13,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help quickstart test test-fast test-all lint format lock peers plan beam clean install-run install-test
+.PHONY: help quickstart test test-fast test-all lint format docs lock peers plan beam tfds clean install-run install-test
 
 install = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-input
 
@@ -53,6 +53,14 @@ format: .venv-lint/.lint  ## rewrite the files as `make lint` wants them
 	@.venv-lint/bin/ruff check --fix .
 	@.venv-lint/bin/ruff format .
 
+# Sphinx makes every warning an error, such as a link or an anchor that does not exist. Tutorials run in the build. Their
+# programs run briefly, so they are compiled with little optimisation, and stay in cache/programs for the next build.
+docs: .venv-docs/.docs  ## build the site and run its tutorials: build/docs/index.html (minutes)
+	@JAX_PLATFORMS=$${JAX_PLATFORMS:-cpu} XLA_FLAGS="--xla_backend_optimization_level=0 $${XLA_FLAGS:-}" \
+	  JAX_COMPILATION_CACHE_DIR=$${JAX_COMPILATION_CACHE_DIR:-$(CURDIR)/cache/programs} \
+	  .venv-docs/bin/python -m sphinx --fail-on-warning --quiet -d build/doctrees docs build/docs
+	@echo 'built build/docs/index.html'
+
 install-run: $(VENV)/.run
 	@:
 
@@ -61,7 +69,8 @@ install-test: $(VENV)/.test
 
 # ---- environments: a stamp file is newer than its lock file if the environment has the packages of that lock ----
 
-# Checks the Python version and creates the environment $(1). Its path has this folder, so that scripts find the package.
+# Checks the Python version and creates the environment $(1). Its path has this folder, so that scripts find
+# the package, and its bin/ has the command.
 define environment
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo 'error: $(PYTHON) is missing or older than Python 3.11; name another: make PYTHON=python3.12 ...' >&2; exit 1; }
@@ -70,6 +79,8 @@ define environment
 	@test -x $(1)/bin/pip || { echo '[set-up] creating $(1)'; $(PYTHON) -m venv $(1); }
 	@$(1)/bin/python -c "import os, pathlib, sysconfig; \
 	  pathlib.Path(sysconfig.get_path('purelib'), 'efficient_attention.pth').write_text(os.getcwd() + os.linesep)"
+	@printf '%s\n' '#!$(abspath $(1))/bin/python' 'from efficient_attention.programs.dispatch import main' '' \
+	  "if __name__ == '__main__':" '    main()' >$(1)/bin/efficient-attention && chmod +x $(1)/bin/efficient-attention
 endef
 
 $(VENV)/.run: requirements/run.txt
@@ -117,12 +128,21 @@ beam: .venv-beam/.beam  ## environment with Apache Beam, for scripts/prepare_cor
 	@$(call install,.venv-beam) --require-hashes -r requirements/beam.txt
 	@touch $@
 
+tfds: .venv-tfds/.tfds  ## prepare a TensorFlow Datasets set in data/tfds: make tfds NAME=imdb_reviews [FORMAT=tfrecord]
+	@.venv-tfds/bin/python scripts/prepare_tfds.py --name '$(NAME)' --format '$(or $(FORMAT),array_record)'
+
+.venv-tfds/.tfds: requirements/tfds.txt
+	$(call environment,.venv-tfds)
+	@echo '[set-up] installing requirements/tfds.txt, with TensorFlow, into .venv-tfds (minutes)'
+	@$(call install,.venv-tfds) --require-hashes -r requirements/tfds.txt
+	@touch $@
+
 # ---- locks: one universal file fits every Python and platform; run and plan are constrained by the test lock ----
 
 compile = .venv-lock/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
   --no-header --no-emit-index-url --no-annotate --upgrade
 
-lock:  ## renew requirements/{run,test,lint,plan,docs,beam}.txt from pyproject.toml
+lock:  ## renew requirements/{run,test,lint,plan,docs,beam,tfds}.txt from pyproject.toml and tfds.in
 	$(call environment,.venv-lock)
 	@$(call install,.venv-lock) --upgrade uv
 	@index=$$(.venv-lock/bin/python -m pip config get global.index-url 2>/dev/null || true); \
@@ -132,9 +152,10 @@ lock:  ## renew requirements/{run,test,lint,plan,docs,beam}.txt from pyproject.t
 	  $(compile) --extra test --extra tpu --extra cuda --constraints requirements/test.txt --output-file requirements/plan.txt >/dev/null; \
 	  $(compile) --extra train --extra docs --constraints requirements/test.txt --output-file requirements/docs.txt >/dev/null; \
 	  $(subst pyproject.toml,--group lint,$(compile)) --output-file requirements/lint.txt >/dev/null; \
-	  $(subst pyproject.toml,--group beam,$(compile)) --output-file requirements/beam.txt >/dev/null
-	@! grep -n '://' requirements/test.txt requirements/run.txt requirements/plan.txt requirements/docs.txt requirements/lint.txt requirements/beam.txt
-	@echo 'renewed requirements/test.txt, run.txt, plan.txt, docs.txt, lint.txt and beam.txt'
+	  $(subst pyproject.toml,--group beam,$(compile)) --output-file requirements/beam.txt >/dev/null; \
+	  $(subst pyproject.toml,requirements/tfds.in,$(compile)) --output-file requirements/tfds.txt >/dev/null
+	@! grep -n '://' requirements/test.txt requirements/run.txt requirements/plan.txt requirements/docs.txt requirements/lint.txt requirements/beam.txt requirements/tfds.txt
+	@echo 'renewed requirements/test.txt, run.txt, plan.txt, docs.txt, lint.txt, beam.txt and tfds.txt'
 
 clean:  ## remove environments, builds, tool caches and compiled programs; runs/, data/ and the rest of cache/ stay
 	rm -rf cache/programs .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

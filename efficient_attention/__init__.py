@@ -28,6 +28,7 @@ __version__ = '0.1.0'
 
 # Public name -> module that defines it. A module is imported on first use.
 # Imports are lazy, so `import efficient_attention` itself imports no other package, such as JAX.
+# __init__.pyi has the same names for type checkers and editors.
 _PUBLIC = {
     'attend': 'attention.attend',
     'attention_weights': 'attention.attend',
@@ -48,6 +49,11 @@ _PUBLIC = {
     'Synthesizer': 'attention.synthesizer.definition',
     'Lengths': 'attention.request',
     'Relative': 'attention.relative',
+    'Mechanism': 'attention.mechanism',
+    'PatternAttention': 'attention.logits.definition',
+    'Implementation': 'attention.implementation',
+    'make_pattern_implementation': 'attention.logits.implementation_factory',
+    'add_mechanism': 'attention.parsing',
     'parse_mechanism': 'attention.parsing',
     'parse_pattern': 'attention.parsing',
     'Full': 'attention.patterns',
@@ -71,14 +77,17 @@ _PUBLIC = {
     'EncoderDecoder': 'models.encoder_decoder',
     'ModelConfig': 'config.model',
     'InputError': 'errors',
+    'load': 'inference.load',
     'pipeline': 'inference.pipeline',
+    'train': 'training.from_python',
+    'evaluate': 'training.from_python',
 }
 __all__ = sorted(_PUBLIC)
 # Import names of the packages that pyproject.toml lists under the extra `train`.
-_TRAIN = frozenset({'PIL', 'absl', 'array_record', 'google', 'grain', 'matplotlib', 'ml_collections'})
-_TRAIN |= {'mwparserfromhell', 'optax', 'orbax', 'rich', 'sacrebleu', 'safetensors', 'scipy', 'sentencepiece'}
-_TRAIN |= {'tensorboardX', 'tokenizers'}
-_NEED_TRAIN = frozenset({'pipeline'})  # public names whose modules import these packages
+_TRAIN = frozenset({'PIL', 'absl', 'array_record', 'google', 'google_crc32c', 'grain', 'jinja2', 'matplotlib'})
+_TRAIN |= {'ml_collections', 'mwparserfromhell', 'optax', 'orbax', 'pyarrow', 'rich', 'sacrebleu', 'safetensors'}
+_TRAIN |= {'scipy', 'sentencepiece', 'tensorboardX', 'tokenizers'}
+_NEED_TRAIN = frozenset({'evaluate', 'load', 'pipeline', 'train'})  # public names whose modules import these packages
 
 
 def __getattr__(name: str) -> Any:

@@ -33,8 +33,8 @@ from efficient_attention.commands.flags import define_path
 from efficient_attention.config.data import DataConfig
 
 FIELDS = {
-    'source': 'stdlib | text:<glob>[#paragraphs] | jsonl:<glob>#<field> | dump:<glob> | '
-    'arrayrecord:<glob> | tfds:<name>#<field>',
+    'source': 'stdlib | text:<glob>[#paragraphs] | jsonl:<glob>#<field> | parquet:<glob>#<field> | '
+    'arrow:<folder>#<field> | dump:<glob> | arrayrecord:<glob> | tfds:<name>#<field>',
     'held_out': 'share of the documents held out',
     'cache': 'folder of prepared corpora',
     'processes': '0 = one per core',

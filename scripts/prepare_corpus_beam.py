@@ -49,7 +49,7 @@ from efficient_attention.data.sources.text_source import open_source
 from efficient_attention.errors import InputError, RunError, require
 
 ROOT = Path(__file__).resolve().parent.parent
-KINDS = ('dump', 'jsonl', 'text', 'arrayrecord')  # kinds of corpus sources that consist of files
+KINDS = ('dump', 'jsonl', 'parquet', 'text', 'arrayrecord')  # kinds of corpus sources that consist of files
 RUNNER = 'FnApiRunner'  # this Beam runner runs in this process; 'DirectRunner' would download a program first
 # This pattern finds an error of this project in Beam's traceback.
 LINE = re.compile(r'(Input|Run)Error: (.*?)(?: \[while running|\n|\\n|$)')

@@ -31,7 +31,7 @@ from efficient_attention.data.pairs.pair_datasets import TextPair, parse_pair_da
 from efficient_attention.errors import InputError
 from efficient_attention.inference.translate_file import log_truncations
 from efficient_attention.inference.translator import open_translator
-from efficient_attention.processes.allocator import keep_freed_memory
+from efficient_attention.processes.allocator import tune_allocator
 from efficient_attention.tasks.metrics.translation import translation_scores
 
 METRICS = ('bleu', 'chrf', 'exact_match', 'word_accuracy')
@@ -53,7 +53,7 @@ def main() -> None:
     if longer := len(found) - len(pairs):
         print(f'left out {longer:,} pairs with sources of more than {options.edges[-1]} words', file=sys.stderr)
     groups = group_pairs_by_length(pairs, options.edges)
-    print(keep_freed_memory(), file=sys.stderr)
+    tune_allocator()
     decoding = {'beams': options.beams, 'batch_size': options.batch_size}
     scores = {}
     for model in options.models:

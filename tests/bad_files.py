@@ -9,6 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+from pyarrow import parquet
+
 # A function writes the file itself; it is given the file's path and the shared folder.
 Content = bytes | str | Callable[[Path, Path], None]
 DEEP = '[' * 1_000_000
@@ -31,6 +34,11 @@ def copied(name: str, *changes: Callable[[Path], Any]) -> Callable[[Path, Path],
             change(path)
 
     return make
+
+
+def parquet_file(**columns: list[Any]) -> Callable[[Path, Path], None]:
+    """Returns a function that writes a Parquet file with these columns."""
+    return lambda path, _: parquet.write_table(pyarrow.table(columns), path)
 
 
 def written(name: str, content: bytes | str) -> Callable[[Path], Any]:

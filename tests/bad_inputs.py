@@ -24,6 +24,7 @@ from tests.bad_files import (
     fields,
     index_of_shards,
     not_finite,
+    parquet_file,
     promised,
     questions,
     tensor,
@@ -202,6 +203,16 @@ BAD_INPUTS = {
         'arrayrecord:{here}/c.array_record',
     ),
     'data set by a path': train('data.source=tfds:../../x#text', 'tfds:../../x: not the name of a data set, such as'),
+    'data set not prepared': train('data.source=tfds:no_such_set', 'tfds:no_such_set: not prepared in '),
+    'parquet without the column': corpus(
+        parquet_file(body=['a']),
+        "{here}/c.parquet: no column 'text'; known: 'body'",
+        'c.parquet',
+        'parquet:{here}/c.parquet#text',
+    ),
+    'parquet damaged': corpus(
+        b'PAR1 and no more', '{here}/c.parquet: not a valid Parquet file', 'c.parquet', 'parquet:{here}/c.parquet#text'
+    ),
     # ---- tokenizers ----
     'tokenizer a device': train('data.tokenizer=/dev/zero', 'tokenizer /dev/zero: not a file'),
     'tokenizer missing': train('data.tokenizer={here}/none.json', 'tokenizer {here}/none.json: cannot be read (No su'),
@@ -345,6 +356,7 @@ BAD_INPUTS = {
     ),
     # ---- the command line ----
     'no workdir': BadInput('train.py --config=tests/training/tiny_run.py', '--workdir is missing'),
+    'no config file': BadInput('train.py --config=none.py --workdir={here}/new', "config: there is no file 'no"),
     'tracker unknown': train(
         'train.trackers=csv,comet', "train.trackers is 'comet'; known: tensorboard, csv, trackio,"
     ),
@@ -356,9 +368,6 @@ BAD_INPUTS = {
         'train.py --config=tests/training/tiny_run.py --workdir={here}/new --profile=20:25'
         ' --config.data.source=text:{base}/corpus.txt#paragraphs --config.data.cache={here}/cache',
         '--profile 20:25 is beyond the run, which has steps 1 to 20 left to train',
-    ),
-    'no config file': BadInput(
-        'train.py --config=none.py --workdir={here}/new', "config: No such file or directory: 'no"
     ),
     'config no Python': BadInput(
         'train.py --config={base}/corpus.txt --workdir={here}/new',

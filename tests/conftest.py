@@ -57,8 +57,9 @@ MOST_MAPPINGS = 20_000
 # Most tests in these folders do not depend on the number of devices, so they run on one.
 # A file that needs several has the mark `devices` (all eight) or `devices(4)` (the first four).
 ON_ONE_DEVICE = ('distillation', 'experiments', 'inference', 'interop', 'programs', 'scripts', 'tasks', 'training')
-# Runs in these folders write reports that no test looks at.
-WITHOUT_CHARTS = ('distillation', 'inference', 'interop', 'tasks')
+# The only file whose runs make samples at evaluations, because each run would compile another program.
+WITH_SAMPLES = 'test_run_samples.py'
+LIGHT = ('attention', 'config', 'data', 'models', 'modules', 'objectives', 'recurrence')  # These folders never train.
 SEARCHES = (10_000, 10, 10)  # thresholds of Python's garbage collector, which by default starts after 700 new objects
 left_bytes = 0  # memory of this process after programs were last dropped
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
@@ -151,11 +152,11 @@ def one_device(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope='module')
-def reports_without_charts(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Leaves charts, a tenth of a second each, out of reports during a file of the folders `WITHOUT_CHARTS`."""
+def runs_without_samples(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Makes runs of this process leave out the samples of evaluations, except in the file WITH_SAMPLES."""
     with pytest.MonkeyPatch.context() as patch:
-        if request.path.relative_to(Path(__file__).parent).parts[0] in WITHOUT_CHARTS:
-            patch.setattr('efficient_attention.workdir.report.line_chart', lambda *_: '')
+        if request.path.name != WITH_SAMPLES and request.path.relative_to(Path(__file__).parent).parts[0] not in LIGHT:
+            patch.setattr('efficient_attention.training.loop.make_sampler', lambda *_: None)
         yield
 
 

@@ -253,7 +253,7 @@ BAD_COMMANDS = {  # command line: the error line
     'train.py --config=tests/training/tiny_run.py': '--workdir is missing',
     'train.py --workdir={0}/new --verify=false': '--config is missing, such as --config configs/quickstart.py; ',
     'train.py --workdir={0}/new --verify --noverify': '--config is missing, such as --config configs/quickstart.py; ',
-    'train.py --config=none.py --workdir={0}/new': "config: No such file or directory: 'none.py'",
+    'train.py --config=none.py --workdir={0}/new': "config: there is no file 'none.py', and no config",
     'eval.py --workdir={0}': '{0}: no run there (config.json is missing)',
     'eval.py --workdir={0}/run --batch_size=two': "flag --batch_size=two: 'two' is not a whole number",
     'eval.py --workdir={0}/run --batch_size=12': 'eval.batch_size 12 does not divide over 8 devices',

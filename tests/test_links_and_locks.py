@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = sorted([*ROOT.glob('*.md'), *(ROOT / 'docs').rglob('*.md')])
+DOCUMENTS = sorted(
+    [*ROOT.glob('*.md'), *(path for path in (ROOT / 'docs').rglob('*.md') if path.parent.name != 'generated')]
+)
 
 
 def commands_of(document: Path) -> str:
@@ -41,7 +43,7 @@ def test_requirements_name_no_address(path):
     assert not re.search(r'^\s*(-i|-f|--index-url|--extra-index-url|--find-links|--trusted-host)\b', text, re.MULTILINE)
 
 
-@pytest.mark.parametrize('name', ['run', 'test', 'lint', 'plan', 'beam'])
+@pytest.mark.parametrize('name', ['run', 'test', 'lint', 'plan', 'beam', 'tfds'])
 def test_every_locked_package_has_a_hash(name):
     lines = (ROOT / 'requirements' / f'{name}.txt').read_text(encoding='utf-8').replace('\\\n', '').splitlines()
     assert lines and not [line.split()[0] for line in lines if '==' not in line or '--hash=sha256:' not in line]
@@ -55,6 +57,8 @@ def test_locks_hold_what_the_project_asks_for():
     asked = {'run': run, 'test': [*run, *extras['test'], *extras['tfds']]}
     asked['plan'] = [*asked['test'], 'jax-cuda13-plugin', 'libtpu']
     asked |= {name: settings['dependency-groups'][name] for name in ('lint', 'beam')}
+    lines = (ROOT / 'requirements' / 'tfds.in').read_text(encoding='utf-8').splitlines()
+    asked['tfds'] = [line for line in lines if not line.startswith('#')]
     for name, requirements in asked.items():
         locked = set(re.findall(r'^([\w.-]+)==', (ROOT / 'requirements' / f'{name}.txt').read_text(), re.MULTILINE))
         wanted = {re.split(r'[\[<>=~! ]', line)[0].lower() for line in requirements} - {project['name']}

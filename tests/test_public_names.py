@@ -1,5 +1,6 @@
 """Tests the public names of the package: what they need, and the line for a missing extra."""
 
+import ast
 import copy
 import importlib
 import inspect
@@ -25,6 +26,14 @@ def test_each_public_name_is_the_object_of_its_module():
     assert not hasattr(ea, 'Transformer')
     with pytest.raises(AttributeError, match="no attribute 'Transformer'; public names: Block, "):
         _ = ea.Transformer
+
+
+def test_type_checkers_see_the_same_names():
+    """Checks that __init__.pyi imports each public name from the module that `_PUBLIC` gives."""
+    tree = ast.parse((ROOT / 'efficient_attention' / '__init__.pyi').read_text(encoding='utf-8'))
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    found = {one.asname: (node.module, one.name) for node in imports for one in node.names}
+    assert found == {name: (f'efficient_attention.{module}', name) for name, module in ea._PUBLIC.items()}
 
 
 def fail_with(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
@@ -55,7 +64,8 @@ def test_another_import_error_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, na
 
 def test_names_whose_packages_are_missing_are_not_listed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None if name == 'sacrebleu' else name)
-    assert {*ea.__all__} - {*dir(ea)} == {'pipeline'} and dict(inspect.getmembers(ea))['attend'] is ea.attend
+    assert {*ea.__all__} - {*dir(ea)} == {'evaluate', 'load', 'pipeline', 'train'}
+    assert dict(inspect.getmembers(ea))['attend'] is ea.attend
 
 
 def test_the_import_names_are_the_packages_of_the_extra():

@@ -26,6 +26,7 @@ ORDER = (
     'host_memory',
     'attention',
     'recurrence',
+    'testing',
     'config',
     'processes',
     'commands',
@@ -45,7 +46,7 @@ ORDER = (
     'programs',
     '__main__',
 )
-NO_PART = ('__init__.py', '__pycache__', 'py.typed')  # what else the package's folder has
+NO_PART = ('__init__.py', '__init__.pyi', '__pycache__', 'py.typed')  # what else the package's folder has
 RANK = {package: rank for rank, package in enumerate(ORDER)}
 KNOWS_NO_DATA = ('modules', 'models', 'objectives')
 FOR_DATA = ('errors', 'atomic_files', 'config')
@@ -54,6 +55,7 @@ THIRD_PARTY = {
     'attention': {'jax', 'jaxtyping', 'numpy'},
     'config': {'jax'},
     'recurrence': {'jax'},
+    'testing': {'jax', 'numpy'},
     'modules': {'flax', 'jax', 'jaxtyping', 'numpy'},
 }
 HEAVY = ('array_record', 'grain', 'matplotlib', 'optax', 'orbax', 'rich', 'safetensors', 'sentencepiece')

@@ -1,11 +1,17 @@
-"""Tests the files of the wheel, and the package outside its checkout with only its core dependencies."""
+"""Tests the files of the wheel, and the installed wheel: with only its core dependencies, then with those of `train`.
+
+WHEEL_FOLDER names a folder with a wheel that is already built, as the release workflow has one.
+"""
 
 import importlib.metadata
+import json
 import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import venv
 import zipfile
 from email.message import Message
 from email.parser import HeaderParser
@@ -16,10 +22,13 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from tests.inference.tiny_checkpoint import random_text, write_checkpoint
 from tests.quick_compile import FLAGS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = 'efficient_attention'
+# environment variables that a program gets; the last two let it load programs that another process has compiled
+KEPT = ('PATH', 'HOME', 'TMPDIR', 'JAX_COMPILATION_CACHE_DIR', 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS')
 BUILD = 'import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])'
 
 
@@ -36,12 +45,12 @@ def files_below(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob('*') if path.is_file()}
 
 
-def run_python(folder: Path, *arguments: str, **environment: str) -> str:
-    """Returns what a Python process, started in an empty environment except for `environment`, prints."""
-    command = [sys.executable, *arguments]
-    settings = {name: os.environ[name] for name in ('PATH', 'HOME', 'TMPDIR') if name in os.environ} | environment
+def run_program(folder: Path, *command: str | Path, **environment: str) -> str:
+    """Returns what a program prints, started in a folder with only the environment variables that it needs."""
+    settings = {name: os.environ[name] for name in KEPT if name in os.environ}
+    settings |= {'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': FLAGS, **environment}
     done = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
@@ -56,26 +65,63 @@ def setuptools_version() -> Version:
 
 
 @pytest.fixture(scope='module')
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """Builds the wheel from a copy of the checkout, so that the build leaves no files in the checkout."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns the wheel, built from a copy of the checkout, so that the build leaves no files in the checkout."""
+    if 'WHEEL_FOLDER' in os.environ:
+        (path,) = (ROOT / os.environ['WHEEL_FOLDER']).glob('*.whl')
+        return path
     if setuptools_version() < Version('77'):
         pytest.skip('building the wheel needs setuptools 77 or newer, as pyproject.toml says')
     folder, built = tmp_path_factory.mktemp('checkout'), tmp_path_factory.mktemp('wheel')
-    copy_sources(folder, PACKAGE, 'configs', 'scripts', 'tests', 'train.py', 'pyproject.toml', 'README.md', 'LICENSE')
-    run_python(folder, '-c', BUILD, str(built))
+    copy_sources(folder, PACKAGE, 'configs', 'scripts', 'tests', 'train.py', 'README.md', 'LICENSE')
+    copy_sources(folder, 'pyproject.toml', 'setup.py')
+    run_program(folder, sys.executable, '-c', BUILD, str(built))
     (path,) = built.glob('*.whl')
-    return zipfile.ZipFile(path)
+    return path
 
 
-def test_the_wheel_has_the_files_of_the_package_and_no_others(wheel: zipfile.ZipFile):
-    files = {name for name in wheel.namelist() if '.dist-info/' not in name}
-    expected = {f'{PACKAGE}/{name}' for name in files_below(ROOT / PACKAGE) if '__pycache__' not in name}
-    assert files == expected and {f'{PACKAGE}/py.typed', f'{PACKAGE}/inference/pipeline.py'} <= files
+@pytest.fixture(scope='module')
+def files(wheel: Path) -> zipfile.ZipFile:
+    return zipfile.ZipFile(wheel)
 
 
-def test_the_wheel_asks_for_few_packages(wheel: zipfile.ZipFile):
-    (name,) = [name for name in wheel.namelist() if name.endswith('.dist-info/METADATA')]
-    metadata: Message = HeaderParser().parsestr(wheel.read(name).decode())
+def test_the_wheel_has_the_files_of_the_package_and_the_configs_and_no_others(files: zipfile.ZipFile):
+    found = {name for name in files.namelist() if '.dist-info/' not in name}
+    sources = {PACKAGE: PACKAGE, 'configs': f'{PACKAGE}/configs'}  # {folder of the checkout: folder of the wheel}
+    expected = {f'{there}/{name}' for here, there in sources.items() for name in files_below(ROOT / here)}
+    expected = {name for name in expected if '__pycache__' not in name}
+    assert found == expected and {f'{PACKAGE}/py.typed', f'{PACKAGE}/__init__.pyi'} <= found
+
+
+def test_the_wheel_has_the_command(files: zipfile.ZipFile):
+    (name,) = [name for name in files.namelist() if name.endswith('.dist-info/entry_points.txt')]
+    command = 'efficient-attention = efficient_attention.programs.dispatch:main'
+    assert files.read(name).decode().split('\n')[:2] == ['[console_scripts]', command]
+
+
+SHOW = """
+import sys
+
+from efficient_attention.programs import dispatch
+
+sys.argv[1:] = ['configs', 'show', 'configs/finetune/glue.py:sst2']
+dispatch.main()
+print(sys.modules['configs.finetune.common'].__file__)
+"""
+
+
+def test_a_config_of_the_wheel_is_read_by_name(files: zipfile.ZipFile, tmp_path: Path):
+    """The path of this Python may also have a checkout, whose configs/ must not be read."""
+    files.extractall(tmp_path / 'site')
+    (tmp_path / 'empty').mkdir()
+    out = run_program(tmp_path / 'empty', sys.executable, '-c', SHOW, PYTHONPATH=str(tmp_path / 'site'))
+    assert "  --config.examples.name='sst2' " in out
+    assert out.splitlines()[-1] == str(tmp_path / 'site' / PACKAGE / 'configs' / 'finetune' / 'common.py')
+
+
+def test_the_wheel_asks_for_few_packages(files: zipfile.ZipFile):
+    (name,) = [name for name in files.namelist() if name.endswith('.dist-info/METADATA')]
+    metadata: Message = HeaderParser().parsestr(files.read(name).decode())
     asked = [Requirement(line) for line in metadata.get_all('Requires-Dist', [])]
     assert {one.name for one in asked if one.marker is None} == {'jax', 'flax', 'jaxtyping', 'numpy'}
     assert {'train', 'tfds', 'cuda', 'tpu'} <= {*metadata.get_all('Provides-Extra', [])}
@@ -124,54 +170,6 @@ for text in ['bigbird(4, 1)', 'lsh(4, 2)', 'favor(16)', 'linear(causal=True)', '
     assert jax.eval_shape(lambda q, v: ea.attend(q, q, v, other, rng=rng), q, v).shape == out.shape, text
 """
 
-MODEL = """
-import jax
-import jax.numpy as jnp
-from flax import nnx
-
-import efficient_attention as ea
-
-
-class Layer(nnx.Module):
-    def __init__(self, width: int, heads: int, *, rngs: nnx.Rngs) -> None:
-        shape = heads, width // heads
-        self.query, self.key, self.value = (nnx.LinearGeneral(width, shape, rngs=rngs) for _ in range(3))
-        self.out = nnx.LinearGeneral(shape, width, axis=(-2, -1), rngs=rngs)
-        self.mechanism = ea.Softmax(ea.Causal() & ea.Window(8))
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return x + self.out(ea.attend(self.query(x), self.key(x), self.value(x), self.mechanism))
-
-
-class Model(nnx.Module):
-    def __init__(self, *, rngs: nnx.Rngs) -> None:
-        self.table = nnx.Embed(10, 16, rngs=rngs)
-        self.layers = nnx.List([Layer(16, 2, rngs=rngs) for _ in range(2)])
-
-    def __call__(self, tokens: jax.Array) -> jax.Array:
-        x = self.table(tokens)
-        for layer in self.layers:
-            x = layer(x)
-        return self.table.attend(x)
-
-
-def loss_of(model: Model, tokens: jax.Array) -> jax.Array:
-    logits = jax.nn.log_softmax(model(tokens[:, :-1]))
-    return -jnp.take_along_axis(logits, tokens[:, 1:, None], -1).mean()
-
-
-@nnx.jit
-def step(model: Model, tokens: jax.Array) -> jax.Array:
-    loss, gradients = nnx.value_and_grad(loss_of)(model, tokens)
-    nnx.update(model, jax.tree.map(lambda p, g: p - 0.1 * g, nnx.state(model, nnx.Param), gradients))
-    return loss
-
-
-model, tokens = Model(rngs=nnx.Rngs(0)), jnp.arange(40).reshape(2, 20) % 10
-losses = [float(step(model, tokens)) for _ in range(10)]
-assert losses[-1] < 0.9 * losses[0], losses
-"""
-
 NAMES = """
 import inspect
 import jax.numpy as jnp
@@ -181,7 +179,7 @@ from flax import nnx
 ids = jnp.ones((2, 6), jnp.int32)
 model = nnx.eval_shape(lambda: ea.Encoder(ea.ModelConfig(width=16, heads=2), rngs=nnx.Rngs(0))(ids, ids))
 assert model.shape == (2, 6, 16)
-assert set(ea.__all__) - set(dict(inspect.getmembers(ea))) == {'pipeline'}
+assert set(ea.__all__) - set(dict(inspect.getmembers(ea))) == {'evaluate', 'load', 'pipeline', 'train'}
 try:
     from efficient_attention import pipeline
 except ImportError as error:
@@ -212,18 +210,24 @@ def import_names_beyond_core() -> set[str]:
 
 
 @pytest.fixture(scope='module')
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a folder with the package, as the wheel has it, and nothing else of the checkout."""
-    folder = tmp_path_factory.mktemp('site')
-    copy_sources(folder, PACKAGE)
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a virtual environment into which pip has installed the wheel, and nothing else of the checkout.
+
+    It finds other packages where this Python has them. Their files `*.pth` have no effect, so it misses the checkout.
+    """
+    folder = tmp_path_factory.mktemp('environment')
+    venv.create(folder, symlinks=True)
+    install = ('-m', 'pip', '--python', folder / 'bin' / 'python', 'install', '--no-compile')
+    run_program(folder, sys.executable, *install, '--no-deps', '--no-index', wheel)
+    (site,) = folder.glob('lib/python*/site-packages')
+    (site / 'others.pth').write_text(f'{sysconfig.get_path("purelib")}\n', encoding='utf-8')
     return folder
 
 
 def run_with_core(installed: Path, program: str) -> str:
     """Returns the output of a program that finds only the package, the core dependencies and their dependencies."""
     hidden = ','.join(sorted(import_names_beyond_core()))
-    environment = {'PYTHONPATH': str(installed), 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': FLAGS}
-    return run_python(installed, '-c', HIDE + program, hidden, **environment)
+    return run_program(installed, installed / 'bin' / 'python', '-c', HIDE + program, hidden)
 
 
 def test_packages_beyond_the_core_are_hidden():
@@ -237,7 +241,27 @@ def test_attention_with_only_the_core(installed: Path):
 
 
 def test_a_users_model_trains_with_only_the_core(installed: Path):
-    run_with_core(installed, MODEL)
+    run_with_core(installed, (ROOT / 'tests' / 'users' / 'nnx_model.py').read_text(encoding='utf-8'))
+
+
+COMMAND = """
+import sys
+
+from efficient_attention.programs import dispatch
+
+for words in ['--help'], ['train', '--help']:
+    sys.argv[1:] = words
+    dispatch.main()
+"""
+
+
+def test_the_command_with_only_the_core(installed: Path):
+    hidden = ','.join(sorted(import_names_beyond_core()))
+    command = [installed / 'bin' / 'python', '-c', HIDE + COMMAND, hidden]
+    done = subprocess.run(command, cwd=installed, capture_output=True, text=True, timeout=300)
+    line = "error: efficient-attention train needs: pip install 'efficient-attention[train]'"
+    assert (done.returncode, done.stderr.count('\n')) == (1, 1) and done.stderr.startswith(line), done.stderr
+    assert '  fill-mask ' in done.stdout
 
 
 def test_public_names_with_only_the_core(installed: Path):
@@ -245,4 +269,36 @@ def test_public_names_with_only_the_core(installed: Path):
     assert line.startswith(
         "efficient_attention.pipeline needs: pip install 'efficient-attention[train]' (No module named "
     )
-    assert Path(file) == installed / PACKAGE / '__init__.py'
+    assert Path(file).is_relative_to(installed) and Path(file).name == '__init__.py'
+
+
+@pytest.mark.slow
+def test_type_checkers_see_the_signatures(installed: Path, tmp_path: Path):
+    mypy = ROOT / '.venv-lint' / 'bin' / 'mypy'
+    if not mypy.exists():
+        pytest.skip('needs mypy, which `make lint` installs')
+    programs = sorted((ROOT / 'tests' / 'users').glob('*.py'))
+    # Flax has methods without types, so a user's function that returns their result returns Any.
+    options = ('--strict', '--no-warn-return-any', '--python-executable', installed / 'bin' / 'python')
+    run_program(tmp_path, mypy, *options, *programs)
+
+
+# ---- the command, with the packages of the extra `train` ----
+
+
+def test_a_model_is_trained_evaluated_and_used_by_the_installed_command(installed: Path, tmp_path: Path):
+    """Fine-tunes a config of the wheel by its name, in a folder that has no file of the checkout."""
+    checkpoint, command = write_checkpoint(tmp_path / 'tiny', 'fill_mask'), installed / 'bin' / 'efficient-attention'
+    rows = [f'{random_text(5, seed)},{"good" if seed % 2 else "bad"}' for seed in range(8)]
+    (tmp_path / 'rows.csv').write_text('\n'.join(['text,label', *rows]) + '\n', encoding='utf-8')
+    examples = (f'--config.examples.{split}=rows.csv' for split in ('train', 'dev'))
+    sizes = ('--config.data.length=16', '--config.train.batch_size=4', '--config.train.steps=2')
+    fields = (*examples, *sizes, f'--config.train.start_from={checkpoint}', '--config.eval.batch_size=4')
+    run_program(tmp_path, command, 'train', '--config', 'finetune/table.py', '--workdir', 'run', *fields)
+    metrics = json.loads(run_program(tmp_path, command, 'eval', '--workdir', 'run').splitlines()[-1])
+    assert metrics['step'] == 2 and 0 <= metrics['accuracy'] <= 1
+    predict = ('predict', '--model', 'run', '--output', 'out', '--split', 'dev', '--batch_size', '4')
+    found = json.loads(run_program(tmp_path, command, *predict).splitlines()[-1])
+    assert found['metrics']['accuracy'] == pytest.approx(metrics['accuracy'])
+    [written] = (tmp_path / 'out').iterdir()
+    assert len(written.read_text(encoding='utf-8').splitlines()) == len(rows)

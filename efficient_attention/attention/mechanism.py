@@ -233,15 +233,21 @@ def ensure_kind(kind: type[Kind], mechanism: Mechanism) -> Kind:
     return mechanism
 
 
-def unsupported_error(who: str, *missing: str) -> NotImplementedError:
-    """Returns the NotImplementedError for features that a mechanism or backend lacks,
-    such as 'lsh has no bias, no grouped heads'.
-    """
-    return NotImplementedError(f'{who} has no {", no ".join(missing)}')
+class UnsupportedError(NotImplementedError):
+    """The error for `features` that a mechanism or backend lacks, such as 'lsh has no bias, no grouped heads'."""
+
+    def __init__(self, who: str, *features: str) -> None:
+        super().__init__(f'{who} has no {", no ".join(features)}')
+        self.features = features
+
+
+def unsupported_error(who: str, *missing: str) -> UnsupportedError:
+    """Returns the error for features that a mechanism or backend lacks."""
+    return UnsupportedError(who, *missing)
 
 
 def raise_unsupported(who: str, lacks: dict[str, bool]) -> None:
-    """Raises a NotImplementedError that names every feature in `lacks` that a call requests;
+    """Raises an UnsupportedError that names every feature in `lacks` that a call requests;
     does nothing if no feature is requested.
     """
     missing = [name for name, is_asked in lacks.items() if is_asked]

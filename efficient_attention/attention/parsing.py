@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from efficient_attention.attention.implementation import Implementation
 from efficient_attention.attention.logits.definition import PatternAttention
 from efficient_attention.attention.mechanism import CAUSAL_OPTION, Mechanism
 from efficient_attention.attention.patterns import (
@@ -33,7 +34,7 @@ from efficient_attention.attention.patterns import (
     Window,
 )
 from efficient_attention.attention.patterns.presets import bigbird, longformer, sparse_fixed, sparse_strided
-from efficient_attention.attention.registry import NAMES, load_implementation
+from efficient_attention.attention.registry import ADDED, NAMES, load_implementation
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError
 
@@ -63,6 +64,23 @@ _KINDS = {
     bool: 'True or False',
     str: 'a name in quotes',
 }
+
+
+def add_mechanism(implementation: Implementation) -> None:
+    """Adds a mechanism of your own, so that `attend`, models and the texts of configs find it in this process.
+
+    A later call with the same name replaces the mechanism, for example when a notebook runs a cell again.
+
+    Args:
+        implementation: the mechanism's class and functions; the class's `name` is the name in texts.
+
+    Raises:
+        InputError: the name is not an identifier, or a mechanism or pattern of this library has the name.
+    """
+    name = implementation.kind.name
+    if not name.isidentifier() or name in (*NAMES, *PATTERNS, Mechanism.name, PatternAttention.name):
+        raise InputError(f'{implementation.kind.__name__}.name is {name!r}; it must be an identifier that is not taken')
+    ADDED[name] = implementation
 
 
 def required_model_settings(mechanism: Mechanism) -> str:
@@ -109,7 +127,7 @@ def _parse_and_build(text: str, build: Callable[[ast.expr, str], Any]) -> Any:
 def _build_mechanism(node: ast.expr, text: str) -> Mechanism:
     """Returns the mechanism that a syntax tree describes: a call of a mechanism's name, or `Softmax` over a pattern."""
     name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else getattr(node, 'id', '')
-    if name not in MECHANISMS:
+    if name not in MECHANISMS and name not in ADDED:
         return Softmax(_build_pattern(node, text))
     make = load_implementation(name).kind
     read = _pattern_or_constant if issubclass(make, PatternAttention) else _constant
@@ -194,7 +212,7 @@ def _build_pattern(node: ast.expr, text: str) -> Pattern:
 
 def _find_pattern_maker(name: str, text: str) -> Callable[..., Pattern]:
     """Returns the function that makes the pattern of this name; raises an InputError if no pattern has this name."""
-    if name in MECHANISMS:
+    if name in MECHANISMS or name in ADDED:
         make, whole = load_implementation(name).kind, _parse(text)
         if name == ast.unparse(whole.func if isinstance(whole, ast.Call) else whole):
             raise InputError(f'attention {text!r}: {name} is a mechanism, not a pattern')
@@ -207,7 +225,7 @@ def _find_pattern_maker(name: str, text: str) -> Callable[..., Pattern]:
             f'{", with " if needs else ""}{needs}'
         )
     if name not in PATTERNS:
-        known = sorted((*PATTERNS, *MECHANISMS))
+        known = sorted((*PATTERNS, *MECHANISMS, *ADDED))
         close = difflib.get_close_matches(name, known, n=1)
         advice = f'did you mean {close[0]}? ' if close else ''
         raise InputError(f'attention {text!r}: unknown name {name!r}; {advice}known: {", ".join(known)}')

@@ -1,4 +1,7 @@
-"""Finds the implementation of each mechanism by the mechanism's name, and imports it when it is first used."""
+"""Finds the implementation of each mechanism by the mechanism's name, and imports it when it is first used.
+
+A program may add mechanisms of its own.
+"""
 
 import functools
 import importlib
@@ -23,27 +26,35 @@ NAMES = (
     'routing',
     'synthesizer',
 )
+# The mechanisms that `add_mechanism` of parsing.py has added to this process, by name.
+ADDED: dict[str, Implementation] = {}
+
+
+def load_implementation(name: str) -> Implementation:
+    """Returns the `Implementation` of the mechanism with this name, added or from the folder of the same name."""
+    return ADDED[name] if name in ADDED else _load_folder(name)
 
 
 @functools.cache
-def load_implementation(name: str) -> Implementation:
-    """Returns the `Implementation` of the mechanism with this name, from the folder of the same name.
+def _load_folder(name: str) -> Implementation:
+    """Returns the `Implementation` that a folder of this package makes.
 
     A folder with `make_implementation` builds its implementation from softmax's.
     """
     folder = importlib.import_module(f'efficient_attention.attention.{name}')
     return (
-        folder.make_implementation(load_implementation('softmax'))
+        folder.make_implementation(_load_folder('softmax'))
         if hasattr(folder, 'make_implementation')
         else folder.IMPLEMENTATION
     )
 
 
 def get_implementation(mechanism: Mechanism) -> Implementation:
-    """Returns the `Implementation` of a mechanism; raises a NotImplementedError if the registry does not list the
-    mechanism's class.
+    """Returns the `Implementation` of a mechanism; raises a NotImplementedError if its class is neither in the registry
+    nor added.
     """
-    if mechanism.name in NAMES and (implementation := load_implementation(mechanism.name)).kind is type(mechanism):
+    is_known = mechanism.name in NAMES or mechanism.name in ADDED
+    if is_known and (implementation := load_implementation(mechanism.name)).kind is type(mechanism):
         return implementation
     raise NotImplementedError(f'{type(mechanism).__name__} has no implementation in attention/registry.py')
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from absl import flags
 
+from efficient_attention.commands.config_files import find_config_arguments
 from efficient_attention.errors import InputError, RunError, RunStopped, exit_code, one_line, show_error
 from efficient_attention.processes.signal_thread import current_signal_thread
 
@@ -152,6 +153,8 @@ def parse_flag_values(
     Raises InputError for the same errors as `parse_flags`.
     """
     where = 'config: ' if 'config' in options else ''
+    if where:
+        arguments = [*find_config_arguments(arguments)]
     options.set_gnu_getopt(True)  # flags may also come after positional arguments
     try:
         words = options(arguments)[1:]

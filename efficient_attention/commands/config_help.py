@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from efficient_attention.commands.config_files import CONFIGS, config_files, has_get_config, make_configs_importable
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import one_line
 
-CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
 WIDTH = 100  # characters per line of help
 INDENT = '  '
 COMMENTS_AT = 44  # column at which comments begin; after a longer field, the comment starts on the next line
@@ -30,7 +30,8 @@ def list_configs(folder: Path = CONFIGS) -> str:
 
     Files are parsed, not run, except to find the values of an argument. A file that fails is listed with what is known.
     """
-    entries = [_describe_config(path, folder) for path in sorted(folder.rglob('*.py')) if path.is_file()]
+    make_configs_importable(is_first=True)
+    entries = [_describe_config(path, folder) for path in config_files(folder).values()]
     return '\n'.join(['configs (--help --config <file> lists its fields):', *filter(None, entries)])
 
 
@@ -103,7 +104,7 @@ def _describe_config(path: Path, folder: Path) -> str:
         tree = ast.parse(path.read_bytes(), path.name)
     except (OSError, SyntaxError, ValueError) as error:
         return '\n'.join([name, *_wrapped(f'cannot be read: {one_line(error)}', 3 * INDENT)])
-    if not _has_get_config(tree):
+    if not has_get_config(tree):
         return ''
     lines = [name, *_wrapped(_first_line(ast.get_docstring(tree)), 3 * INDENT)]
     argument = _get_config_argument(tree)
@@ -111,15 +112,6 @@ def _describe_config(path: Path, folder: Path) -> str:
         known = _accepted_argument_values(path)
         lines += _wrapped(f':{argument}; known: {known}' if known else f':{argument}', 3 * INDENT)
     return '\n'.join(lines)
-
-
-def _has_get_config(tree: ast.Module) -> bool:
-    """Whether a Python file defines, imports or assigns `get_config`, so that it is a config."""
-    nodes = list(ast.walk(tree))
-    bound = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-    bound |= {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
-    bound |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    return 'get_config' in bound
 
 
 def _get_config_argument(tree: ast.Module) -> str:

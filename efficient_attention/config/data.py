@@ -27,7 +27,8 @@ class DataConfig:
         InputError: a field is out of range; the message names the field, its value and the allowed values.
     """
 
-    # source of text: 'stdlib' | text:<glob> | jsonl:<glob>#field | dump:<glob> | arrayrecord:<glob> | tfds:<name>#field
+    # source of text: 'stdlib' | text:<glob> | jsonl:<glob>#field | parquet:<glob>#field | arrow:<folder>#field | ...
+    # More sources of text: dump:<glob> | arrayrecord:<glob> | tfds:<name>#field.
     # Images come from images:<glob> or tfds:<name>#field.
     # Pretraining can also read arena:<dataset>;<dataset>, for training and evaluation, with one text per row.
     source: str = field_read_by_tasks('pretraining', 'language_modelling', 'text_to_text', default='stdlib')

@@ -22,6 +22,9 @@ class EvalConfig:
     every_steps: int = 500  # steps between evaluations; the last step is always evaluated
     # rows per batch; with memory, the text is cut into this many parts, and each part starts with an empty memory
     batch_size: int = 32
+    # number of held-out texts for which each evaluation prints and stores an output: filled masks, a continuation or a
+    # target; 0 = none
+    samples: int = field_read_by_tasks('pretraining', 'language_modelling', 'text_to_text', default=3)
     # split to evaluate: 'held_out' | 'test'
     # Fine-tuning reads examples.dev for 'held_out'. For 'test' it reads examples.test, which needs labels.
     split: str = field_read_by_tasks('language_modelling', 'text_to_text', 'fine_tuning', default='held_out')
@@ -54,6 +57,7 @@ class EvalConfig:
     def __post_init__(self) -> None:
         check_in_interval('eval.every_steps', self.every_steps, 1)
         check_in_interval('eval.batch_size', self.batch_size, 1)
+        check_in_interval('eval.samples', self.samples, 0, 100)
         check_one_of('eval.split', self.split, SPLITS)
         check_in_interval('eval.beams', self.beams, 1)
         check_one_of('eval.penalty', self.penalty, PENALTIES)

@@ -43,7 +43,7 @@ class ExamplesConfig:
     train: str = ''
     dev: str = ''  # files for evaluation, in the same syntax as `train`
     test: str = ''  # files for predictions, and for `eval.py --split test` if they have labels; '' = none
-    text: str = 'text'  # column of the text in files of format 'table' (CSV, TSV, JSONL)
+    text: str = 'text'  # column of the text in files of format 'table' (CSV, TSV, JSONL, Parquet, ...)
     text_pair: str = ''  # column of a second text in format 'table'; '' = no second text
     label: str = 'label'  # column of the label in format 'table'
     id: str = ''  # column of each example's identifier, which predictions repeat; '' = the row number

@@ -31,7 +31,8 @@ RANK_ENTRY = re.compile(r'(\w+)=([1-9]\d*)')
 # maximum number of layers, far above any real model; it bounds the length of `layer_to_param_index`
 MOST_LAYERS = 2**16
 SHARING = ('none', 'all')
-REMAT = ('none', 'full', 'dots')
+REMAT_POLICIES = ('none', 'dots', 'full')  # from the most stored activations to the fewest
+REMAT = (*REMAT_POLICIES, 'auto')
 STACKS = ('plain', 'reversible')
 # Recurrent models require the values of OF_SELF_ATTENTION; without cross-attention also the values of OF_ATTENTION.
 OF_SELF_ATTENTION = {'shared_qk': False, 'rotary': False, 'relative': 'none', 'global_tokens': 0}
@@ -136,7 +137,8 @@ class ModelConfig(LayerConfig):
     decoder_layers: int = field_read_by_tasks('text_to_text', default=0)
     # mechanisms of the decoder's self-attention, which must be causal
     decoder_attention: str = field_read_by_tasks('text_to_text', default='causal', marks=(EXPORTED,))
-    # what the backward pass recomputes in a layer: 'none' | 'full' (everything) | 'dots' (all except matrix products)
+    # what the backward pass recomputes in a layer: 'none' | 'dots' (all except matrix products) | 'full' (everything)
+    # 'auto' = the first of these whose training step fits the device's memory; 'none' if that memory is not known
     remat: str = field_with_marks(CHANGEABLE, EXPORTED, default='none')
     # M, the length of a decoder's memory: the number of earlier tokens that a text segment attends to
     # For the tokens in the memory, the inputs of all layers are stored.

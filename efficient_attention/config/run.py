@@ -48,6 +48,7 @@ OF_DOCUMENTS = ('source', 'held_out', 'cache', 'processes', 'workers', 'prefetch
 class RunConfig:
     """The complete config of a run: the task and one dataclass per config group."""
 
+    # what the run trains: 'pretraining' | 'language_modelling' | 'fine_tuning' | 'text_to_text'
     task: str = 'pretraining'
     data: DataConfig = DataConfig()
     examples: ExamplesConfig = field_read_by_tasks('fine_tuning', default=ExamplesConfig())

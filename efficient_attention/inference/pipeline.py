@@ -17,12 +17,7 @@ from efficient_attention.config.head import OF_ROWS, HeadConfig
 from efficient_attention.data.examples.batches import FeatureBatches
 from efficient_attention.data.examples.glue import glue_task
 from efficient_attention.data.examples.labelled_text import ARENA
-from efficient_attention.data.examples.text_encoder import (
-    TextEncoder,
-    encoding_to_arrays,
-    text_encoder,
-    unknown_words_note,
-)
+from efficient_attention.data.examples.text_encoder import TextEncoder, encoding_to_arrays, unknown_words_note
 from efficient_attention.errors import InputError, require_at_least
 from efficient_attention.inference.decoding_options import log_settings
 from efficient_attention.inference.evaluate import evaluate_outputs, make_output_step
@@ -35,7 +30,12 @@ from efficient_attention.inference.generation_pipelines import (
 )
 from efficient_attention.inference.keyword_option_types import PipelineOptions
 from efficient_attention.inference.per_item_errors import check_text, map_items
-from efficient_attention.inference.pretrained_models import pretrained_encoder, pretrained_module, row_length
+from efficient_attention.inference.pretrained_models import (
+    pretrained_encoder,
+    pretrained_module,
+    pretrained_text_encoder,
+    row_length,
+)
 from efficient_attention.interop.config_import import default_labels
 from efficient_attention.interop.config_json_keys import MULTI_LABEL, SEVERAL
 from efficient_attention.interop.generation_config import task_prefixes, task_settings
@@ -136,12 +136,8 @@ def make_pipeline(
         decoding = decoding_options(pretrained, path, searched)
         return TextToTextPipeline(pretrained, path, decoding, prefix=prefix, alignments=alignments, length=length)
     check_encoder(path, pretrained)
-    if pretrained.tokenizer is None:
-        raise InputError(f'{path}: no tokenizer there (tokenizer.json, vocab.txt or *.model)')
-    encoder = text_encoder(pretrained.tokenizer, lowercase=pretrained.lowercase)
-    vocabulary, limit = pretrained.model.vocab_size, pretrained.model.position_limit
-    if encoder.size > vocabulary:
-        raise InputError(f'{pretrained.tokenizer}: the tokenizer has {encoder.size} tokens; the model has {vocabulary}')
+    encoder = pretrained_text_encoder(pretrained, path)
+    limit = pretrained.model.position_limit
     if limit is not None and length > limit:
         raise InputError(f'length is {length}; the model has {limit} positions')
     size: dict[str, Any] = {'length': length or row_length(pretrained), 'batch_size': batch_size}

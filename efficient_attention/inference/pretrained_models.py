@@ -1,12 +1,14 @@
 """Builds NNX modules with the parameters of a checkpoint, for inference only."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
 from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.data.examples.text_encoder import TextEncoder, text_encoder
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.models.encoder import Encoder
@@ -48,6 +50,23 @@ class EncoderWrapper(nnx.Module):
 def pretrained_encoder(pretrained: Pretrained) -> Encoder:
     """Returns the encoder of a checkpoint without its head; raises InputError if the checkpoint lacks a parameter."""
     return pretrained_module(lambda rngs: EncoderWrapper(pretrained.model, rngs=rngs), pretrained).encoder
+
+
+def pretrained_text_encoder(pretrained: Pretrained, path: Path) -> TextEncoder:
+    """Returns the text encoder of a checkpoint with an encoder; `path` is the checkpoint's path, for messages.
+
+    Raises:
+        InputError: the checkpoint has no tokenizer, or its tokenizer has more tokens than the model.
+    """
+    if pretrained.tokenizer is None:
+        raise InputError(f'{path}: no tokenizer there (tokenizer.json, vocab.txt or *.model)')
+    encoder, vocabulary = (
+        text_encoder(pretrained.tokenizer, lowercase=pretrained.lowercase),
+        pretrained.model.vocab_size,
+    )
+    if encoder.size > vocabulary:
+        raise InputError(f'{pretrained.tokenizer}: the tokenizer has {encoder.size} tokens; the model has {vocabulary}')
+    return encoder
 
 
 def match_tree_structure(wanted: Any, found: Any, path: str) -> Any:

@@ -223,6 +223,29 @@ def make_pretrained_translator(
 
     The arguments are the same as for `open_translator`; `path` is for messages.
     """
+    encoder, run = make_pretrained_pair_encoder(pretrained, path, length), pretrained.run
+    module = pretrained_module(lambda rngs: EncoderDecoder(pretrained.model, rngs=rngs), pretrained)
+    graph, state = nnx.split(module)
+    if prefix is None:
+        prefix = single_task_prefix(run, path) if run else ''
+    tokenizer = pretrained.target_tokenizer or pretrained.tokenizer
+    assert tokenizer is not None  # otherwise `make_pretrained_pair_encoder` has raised an error
+    forced = target_forced_tokens(pretrained, tokenizer)
+    if not isinstance(decoding, DecodingOptions):
+        decoding = pretrained_decoding_options(pretrained, path, decoding or {})
+    translator = make_translator(graph, nnx.to_pure_dict(state), encoder, decoding, prefix, run, forced)
+    translator.origin = pretrained.origin()
+    if not prefix and (known := task_prefixes(pretrained.extra)):
+        named = ', '.join(f'{before!r} of {task}' for task, before in known.items())
+        logging.getLogger(__name__).warning('%s: its tasks have prefixes, and none is used: %s', path, named)
+    return translator
+
+
+def make_pretrained_pair_encoder(pretrained: Pretrained, path: Path, length: int = 0) -> PairEncoder:
+    """Returns the encoder of source and target texts of a loaded checkpoint.
+
+    Arguments and errors are as for `make_pretrained_translator`.
+    """
     if pretrained.problem != TEXT_TO_TEXT:
         raise InputError(
             f'{path} was trained for {pretrained.problem!r}; text-to-text generation needs an encoder-decoder'
@@ -243,20 +266,7 @@ def make_pretrained_translator(
     source = dataclasses.replace(source, is_reversed=run.pairs.reverse_source if run else False)
     if pretrained.target_tokenizer is not None:
         target = make_side_encoder(pretrained, pretrained.target_tokenizer, lengths[1])
-    module = pretrained_module(lambda rngs: EncoderDecoder(pretrained.model, rngs=rngs), pretrained)
-    graph, state = nnx.split(module)
-    if prefix is None:
-        prefix = single_task_prefix(run, path) if run else ''
-    encoder = PairEncoder(source, target)
-    forced = target_forced_tokens(pretrained, pretrained.target_tokenizer or pretrained.tokenizer)
-    if not isinstance(decoding, DecodingOptions):
-        decoding = pretrained_decoding_options(pretrained, path, decoding or {})
-    translator = make_translator(graph, nnx.to_pure_dict(state), encoder, decoding, prefix, run, forced)
-    translator.origin = pretrained.origin()
-    if not prefix and (known := task_prefixes(pretrained.extra)):
-        named = ', '.join(f'{before!r} of {task}' for task, before in known.items())
-        logging.getLogger(__name__).warning('%s: its tasks have prefixes, and none is used: %s', path, named)
-    return translator
+    return PairEncoder(source, target)
 
 
 def make_side_encoder(pretrained: Pretrained, tokenizer: Path, length: int) -> SourceOrTargetEncoder:

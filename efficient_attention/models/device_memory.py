@@ -23,8 +23,19 @@ def device_memory_bytes(device: jax.Device) -> int:
 
     For a CPU, the result is the host's memory divided by its number of devices.
     """
-    limit = (device.memory_stats() or {}).get('bytes_limit') if device.platform != 'cpu' else None
-    return limit or host_memory() // jax.local_device_count()
+    return device_memory_limit(device) or host_memory() // jax.local_device_count()
+
+
+def device_memory_limit(device: jax.Device) -> int | None:
+    """Returns the number of bytes that JAX may allocate on a device; None for a CPU, and where JAX does not know it."""
+    return (device.memory_stats() or {}).get('bytes_limit') if device.platform != 'cpu' else None
+
+
+def program_bytes(program: jax.stages.Compiled) -> int:
+    """Returns the bytes that a device needs to run a compiled program: arguments, results, temporary arrays, code."""
+    memory: Any = program.memory_analysis()
+    results = memory.output_size_in_bytes - memory.alias_size_in_bytes  # a donated argument holds its result
+    return memory.argument_size_in_bytes + results + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
 
 
 def state_bytes(abstract_state: Any) -> int:

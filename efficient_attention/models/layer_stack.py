@@ -4,8 +4,9 @@ For training the layers run under one scan, so program size and compile time do 
 layers are stacked along a leading axis of size N. For inference, see unstacked_layers.py.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ from flax import nnx
 from jax import Array
 from jaxtyping import Int
 
+from efficient_attention.attention.choice_log import Caller, calling_from
 from efficient_attention.attention.device_mesh import is_axis_sharded
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.model import ModelConfig
@@ -27,7 +29,15 @@ from efficient_attention.models.layer_activations import (
 from efficient_attention.models.position_bias import PositionBias
 from efficient_attention.models.reversible import ReversibleStackSpec, run_reversible_stack
 from efficient_attention.models.segment_memory import AnyMemory, StateMemory, empty_states, first_memory
-from efficient_attention.modules.layer import RECURRENT, Layer, Streams, SubLayer, initial_streams, merge_streams
+from efficient_attention.modules.layer import (
+    CROSS_ATTENTION,
+    RECURRENT,
+    Layer,
+    Streams,
+    SubLayer,
+    initial_streams,
+    merge_streams,
+)
 from efficient_attention.modules.layer_context import AttentionMemory, Context, SharedTerms
 from efficient_attention.modules.learned_operands import make_learned
 from efficient_attention.modules.memory_compression import AuxLosses, sum_over_layers
@@ -158,7 +168,8 @@ class Stack(nnx.Module):
             for turn, call in enumerate(calls):
                 before = None if memory is None else memory.layer_memory(layer_slice(memories, turn))
                 parameters = turns.shared if separate is None else layer_slice(separate, turn)
-                streams, handed = call(parameters, numbers[turn], before, streams)
+                with calling_from(self.caller_of_turn(turn, len(calls))):
+                    streams, handed = call(parameters, numbers[turn], before, streams)
                 each.append(handed)
             return streams, each
 
@@ -178,7 +189,8 @@ class Stack(nnx.Module):
             before = None if memory is None else memory.layer_memory(layer_slice(memory.per_layer_arrays(), number))
             graph, parameters = nnx.split(layers[self.config.layer_to_param_index[number]])
             call = LayerCall(mechanism, context, returns_activations, graph)
-            streams, handed = call.apply(parameters, self.first + number, before, streams)
+            with calling_from(self.caller_of_turn(number, self.config.layers)):
+                streams, handed = call.apply(parameters, self.first + number, before, streams)
             each.append(handed)
         return streams, jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
 
@@ -237,6 +249,12 @@ class Stack(nnx.Module):
         count = len(set(self.config.layer_to_param_index))
         return tuple(nnx.merge(graph, layer_slice(stacked, number)) for number in range(count))
 
+    def caller_of_turn(self, turn: int, turns: int) -> Caller:
+        """Returns the name under which the layers of a scan step's turn call attention: every `turns`-th layer."""
+        layer: Layer = self.layers[0] if self.is_separate else self.layers
+        numbers = tuple(range(self.first + turn, self.first + self.config.layers, turns))
+        return Caller(numbers, 'decoder' if CROSS_ATTENTION in layer.sub_layers else '')
+
     def scan_groups(self) -> ScanGroups:
         """Returns the parameters and mechanisms with which a scan runs the layers."""
         config = self.config
@@ -257,9 +275,13 @@ class Stack(nnx.Module):
     ) -> tuple[ReversibleStackSpec, nnx.State | None, SharedLayerInputs, Context]:
         """Returns the arguments for the functions of models/reversible.py, except the input vectors."""
         graph, turns = nnx.split(self.layers)[0], self.scan_groups()
+        callers = [self.caller_of_turn(turn, len(turns.mechanisms)) for turn in range(len(turns.mechanisms))]
         branches = tuple(
-            tuple(functools.partial(reversible_layer_branch, graph, mechanism, sub) for sub in self.layers.sub_layers)
-            for mechanism in turns.mechanisms
+            tuple(
+                calling_from(caller)(functools.partial(reversible_layer_branch, graph, mechanism, sub))
+                for sub in self.layers.sub_layers
+            )
+            for mechanism, caller in zip(turns.mechanisms, callers, strict=True)
         )
         plan = ReversibleStackSpec(branches, self.config.layers, turns.unroll)
         terms, other_BMD = SharedTerms(context.bias, context.distance_biases, context.learned), None
@@ -382,14 +404,27 @@ def stacked_layers(make: Callable[..., Layer], count: int, rngs: nnx.Rngs) -> La
     return create(rngs)
 
 
+_auto_policy = jax.make_user_context('none')
+
+
+@contextlib.contextmanager
+def using_remat(policy: str) -> Iterator[None]:
+    """Traces layers whose config field `remat` is 'auto' with this policy, one of `REMAT_POLICIES`; also usable as a
+    decorator. The default is 'none'.
+    """
+    with _auto_policy(policy):
+        yield
+
+
 def with_rematerialisation(apply: Callable, remat: str, *, in_scan: bool = True) -> Callable:
     """Returns a function with the same results, whose backward pass stores or recomputes activations as the option
     `remat` says.
 
     'none' stores all intermediate values, 'full' recomputes them, and 'dots' stores only matrix products without batch
-    dimensions. In a scan, the compiler cannot merge the recomputation with the forward pass. `in_scan=False` prevents
-    this merge explicitly.
+    dimensions. 'auto' is the policy of `using_remat`. In a scan, the compiler cannot merge the recomputation with the
+    forward pass. `in_scan=False` prevents this merge explicitly.
     """
+    remat = _auto_policy.value if remat == 'auto' else remat
     if remat == 'none':
         return apply
     policies = {

@@ -10,6 +10,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.attend import attend_with_options
+from efficient_attention.attention.choice_log import calling_from, current_caller
 from efficient_attention.attention.cross_attention_cache import (
     CrossAttentionKeys,
     KeySequence,
@@ -72,7 +73,8 @@ class CrossAttention(AttentionProjections):
         options = operands.add_to_options(cross_options(mechanism, context, self.attend_options(context.rng)))
         if mechanism.randomness.in_training and context.rng is not None:
             options = dataclasses.replace(options, rng=fold_into_key(context.rng, DRAW_STREAM), return_lse=True)
-        out_BLHK, drawn_BHL = attend_with_options(q_BLHK, keys.key, keys.value, mechanism, options)
+        with calling_from(current_caller()._replace(kind='cross-attention')):
+            out_BLHK, drawn_BHL = attend_with_options(q_BLHK, keys.key, keys.value, mechanism, options)
         return self.merge_and_project_heads(out_BLHK), operands._replace(drawn_BHL=drawn_BHL)
 
     def source_keys_for_decoding(

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from efficient_attention.config.model import REMAT_POLICIES
 from efficient_attention.config.run import RunConfig
 from efficient_attention.planning.collectives import CollectiveTotal, collectives_of
 from efficient_attention.planning.cost import Cost, cost_of
@@ -79,12 +80,36 @@ class Plan:
     largest: LargestBatch | None  # None if the largest batch was not searched for
 
     @property
+    def is_fitting(self) -> bool:
+        """Whether the step fits into the memory of one device."""
+        return self.step.memory.total_bytes <= self.topology.memory_per_device
+
+    @property
     def activation_bytes(self) -> int | None:
         """The bytes of temporary memory that grow with the batch size; None if only one batch size was compiled."""
         if self.largest is None or len(self.largest.points) < 2:
             return None
         growing = LinearMemoryModel.fit_two_points(self.largest.points).per_row * self.batch_size
         return min(round(growing), self.step.memory.temporary)
+
+
+def with_remat(config: RunConfig, policy: str) -> RunConfig:
+    """Returns the config with another `model.remat`; raises InputError if the model does not allow it."""
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, remat=policy))
+
+
+def compile_fitting_step(config: RunConfig, devices: list[jax.Device], limit: int) -> PlannedStep:
+    """Compiles a config's training step; of a config with `model.remat` 'auto', the first policy that fits `limit`
+    bytes, or the last policy.
+    """
+    if config.model.remat != 'auto':
+        return compile_step(config, devices)
+    *policies, last = REMAT_POLICIES
+    for policy in policies:
+        step = compile_step(with_remat(config, policy), devices)
+        if step.memory.total_bytes <= limit:
+            return step
+    return compile_step(with_remat(config, last), devices)
 
 
 def make_plan(config: RunConfig, topology: Topology, *, is_searched: bool = True) -> Plan:
@@ -97,17 +122,20 @@ def make_plan(config: RunConfig, topology: Topology, *, is_searched: bool = True
         InputError: the environment cannot compile for the topology, or the config does not fit its devices.
     """
     devices = make_topology_devices(topology)
-    steps: dict[int, PlannedStep] = {}
+    rows, largest = config.train.batch_size, None
+    steps = {rows: compile_fitting_step(config, devices, topology.memory_per_device)}
+    # The largest batch of 'auto' is the largest batch of the policy that stores least.
+    least = with_remat(config, REMAT_POLICIES[-1]) if config.model.remat == 'auto' else config
 
     def needed(rows: int) -> int:
-        train = dataclasses.replace(config.train, batch_size=rows)
-        steps[rows] = compile_step(dataclasses.replace(config, train=train), devices)
+        train = dataclasses.replace(least.train, batch_size=rows)
+        steps[rows] = compile_step(dataclasses.replace(least, train=train), devices)
         return steps[rows].memory.total_bytes
 
-    rows, largest = config.train.batch_size, None
-    first = needed(rows)
     if is_searched:
-        start = {0: steps[rows].memory.bytes_without_rows, rows: first}
+        is_least = steps[rows].run.config.model.remat == least.model.remat
+        first = steps[rows] if is_least else compile_step(least, devices)
+        start = {0: first.memory.bytes_without_rows, rows: first.memory.total_bytes}
         largest = largest_batch(needed, start, step=batch_size_multiple(steps[rows]), limit=topology.memory_per_device)
     if largest and largest.rows and steps[rows].memory.total_bytes > topology.memory_per_device:
         rows = largest.rows
@@ -178,6 +206,7 @@ def as_dict(plan: Plan) -> dict[str, Any]:
         'mesh': dict(plan.step.run.mesh.shape),
         'jax': jax.__version__,
         'batch_size': plan.batch_size,
+        'remat': plan.step.run.config.model.remat,
         'parameters': plan.step.run.parameter_count(),
         'memory_bytes': memory | {'activations': plan.activation_bytes, 'limit': plan.topology.memory_per_device},
         'model_flops': plan.step.run.task.training_flops(),

@@ -22,6 +22,8 @@ in_bytes = functools.partial(format_bytes, decimals=2)
 def format_plan(plan: Plan) -> str:
     """Returns the plan as lines of text for a terminal."""
     title = f'{plan.step.run.describe_run()}, a batch of {plan.batch_size} rows of {row_length(plan)}'
+    remat = plan.step.run.config.model.remat
+    title += '' if remat == 'none' else f', model.remat={remat}'
     return '\n'.join(
         [
             title,
@@ -60,10 +62,7 @@ def memory_lines(plan: Plan) -> Iterator[str]:
         if field.name == 'temporary' and activations is not None:
             yield f'    {"activations: grow with rows":<28}{in_bytes(activations):>12}'
             yield f'    {"gradients, updates, copies":<28}{in_bytes(memory.temporary - activations):>12}'
-    room, fits = (
-        in_bytes(plan.topology.memory_per_device),
-        'fits' if memory.total_bytes <= plan.topology.memory_per_device else 'does not fit',
-    )
+    room, fits = in_bytes(plan.topology.memory_per_device), 'fits' if plan.is_fitting else 'does not fit'
     yield f'  {"together":<30}{in_bytes(memory.total_bytes):>12} of {room}: {fits}'
 
 

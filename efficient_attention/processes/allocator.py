@@ -26,6 +26,7 @@ import collections
 import ctypes
 import os
 import platform
+import sys
 import threading
 import time
 
@@ -91,6 +92,17 @@ def keep_freed_memory() -> str:
     library.mallinfo2.restype = MallInfo
     threading.Thread(target=FreedMemoryLimiter(library).trim_periodically, name='allocator', daemon=True).start()
     return f'allocator: freed memory stays in the process (opt out: {SWITCH}=default)'
+
+
+def tune_allocator() -> None:
+    """Makes malloc keep freed memory in this process. Prints a line only if the environment variable SWITCH is set, or
+    if glibc refuses.
+
+    Must be called before the first large allocation.
+    """
+    line = keep_freed_memory()
+    if SWITCH in os.environ or 'refused' in line:
+        print(line, file=sys.stderr)
 
 
 class MallInfo(ctypes.Structure):

@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
@@ -51,8 +52,12 @@ class GracefulStop:
             raise StoppedBySignal(stop_message(self._watch.number))
 
     def enable_graceful_stop(self) -> None:
-        """Makes the next stop signal save and end the run; called as soon as there is something to save."""
-        if self._previous or not (self.is_alone or can_agree_on_stop()):
+        """Makes the next stop signal save and end the run; called as soon as there is something to save.
+
+        Has no effect outside the main thread, because Python lets only the main thread handle signals.
+        """
+        is_main = threading.current_thread() is threading.main_thread()
+        if self._previous or not is_main or not (self.is_alone or can_agree_on_stop()):
             return
         if self._watch:
             self._watch.enter_stage(StopStage.SAVING)

@@ -234,6 +234,9 @@ def catch_stop_signals(*, keeps_freed_memory: bool = False) -> None:
         keeps_freed_memory: whether the entry point will tune the allocator. One setting must precede the thread that
             this function starts (allocator.py).
     """
+    # XLA prints lines with raw prefixes, such as 'E1130 ... slow_operation_alarm.cc', unless told otherwise before the
+    # first import of JAX. Its faults reach the user as exceptions.
+    os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
     if not _watches:
         if keeps_freed_memory:
             use_single_malloc_arena()

@@ -79,6 +79,11 @@ class Watchdog:
         self._noted = (self._noted[0] + 1, step, doing)
         phase_log.note_phase(PHASES[doing], step)
 
+    def activity(self) -> str:
+        """Returns the present phase in words, for the progress display; any thread may call it."""
+        doing = self._noted[2]
+        return doing if doing in (COMPILING, EVALUATING, SAVING) else 'training' if doing else 'preparing'
+
     def check_progress(self) -> None:
         """Adds up the time without progress; ends the process if this time exceeds the limit.
 

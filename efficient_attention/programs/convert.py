@@ -10,6 +10,9 @@ global_tokens(1)'` the encoder gets this number of positions and this attention 
 token table by two factors that keep this share of their energy (squared singular values). With `--weigh gradients` the
 energy is weighted by the effect on the loss of the run's training rows. `--small` writes this project's compact format,
 which holds the same numbers in fewer bytes. `--quantize int8` stores kernels and tables as 8-bit integers.
+
+The folder's README.md is a model card: data, config, metrics and limits, as far as the workdir records them. `--push
+user/model` uploads the folder to the Hugging Face hub; a new repository is private.
 """
 
 import dataclasses
@@ -44,7 +47,9 @@ def main() -> None:
     # This import is late, so that --help and flag errors are fast.
     from efficient_attention.interop.compact_export import save_compact
     from efficient_attention.interop.encoder_adaptation import extend_positions
+    from efficient_attention.interop.hub_upload import open_hub, push_folder
     from efficient_attention.interop.huggingface_export import save_pretrained
+    from efficient_attention.interop.model_card import checkpoint_metrics, write_model_card
     from efficient_attention.interop.pretrained import open_pretrained
 
     check_flags(options)
@@ -52,6 +57,7 @@ def main() -> None:
     output = options.output
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise InputError(f'--output {output}: there is something already')
+    hub = open_hub(options.push) if options.push else None
     pretrained = open_pretrained(options.model, checkpoint_from_flags(options))
     pretrained = extend_positions(
         pretrained, length=options.length, attention=options.pattern, global_tokens=options.global_tokens
@@ -64,7 +70,13 @@ def main() -> None:
         save_compact(output, after)
     else:
         save_pretrained(output, after, compresses=options.compressed)
+    run, metrics = pretrained.run, {}
+    if run is not None:
+        metrics = checkpoint_metrics(options.model, run, checkpoint_from_flags(options))
+    write_model_card(output, after, origin=origin, license_name=options.license, metrics=metrics)
     print_report(before, after, options, origin)
+    if hub is not None:
+        print(f'uploaded to {push_folder(hub, output, options.push)}')
 
 
 def check_flags(options: flags.FlagValues) -> None:
@@ -190,4 +202,8 @@ def define_flags() -> flags.FlagValues:
     flags.DEFINE_list('float_layers', [], regexes, flag_values=options)
     most = 'Most global tokens in a row.'
     flags.DEFINE_integer('global_tokens', None, most, flag_values=options)
+    known = "License of the model card, such as 'apache-2.0'; unknown by default."
+    flags.DEFINE_string('license', '', known, flag_values=options)
+    repository = "Upload the folder to this repository of the Hugging Face hub, such as 'user/model'."
+    flags.DEFINE_string('push', '', repository, flag_values=options)
     return options

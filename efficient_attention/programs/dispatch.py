@@ -7,14 +7,21 @@ library and modules that do so.
 """
 
 import difflib
+import functools
 import importlib
+import os
 import sys
+from collections.abc import Callable, Collection
+from types import ModuleType
 
-from efficient_attention.errors import InputError, exit_code, show_error
+from efficient_attention import _TRAIN as PACKAGES_OF_TRAIN
+from efficient_attention import __version__
+from efficient_attention.errors import InputError, MissingExtraError, exit_code, show_error
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 PACKAGE = 'efficient_attention.programs'
 COMMAND = 'efficient-attention'
+COMPLETION = 'completion'
 HELP = ('--help', '-h', 'help')
 # Subcommand -> its line in --help. Its module has the same name, with '_' instead of '-'.
 PROGRAMS = {
@@ -25,20 +32,28 @@ PROGRAMS = {
     'generate': 'Continues a text with a language model.',
     'translate': 'Generates a target text for each source text with an encoder-decoder.',
     'convert': 'Converts a checkpoint to another file format, and optionally compresses the model.',
+    'export': 'Writes a model as a JAX program or an ONNX file that runs without this package.',
     'seeds': 'Trains one config with several seeds.',
+    'sweep': 'Searches config fields: random, Optuna or grid search over ranges of values.',
     'grid': 'Trains a table of runs: tasks by attention mechanisms.',
     'plan': 'Plans memory and time of a training step on devices that need not be present.',
     'visualize': 'Draws attention patterns, alignments, pooling weights and attention weights.',
+    'report': 'Writes the page of a run again from its numbers.',
+    'configs': 'Lists, shows and finds the configs of the package.',
+    'completion': 'Prints a script that completes this command in bash or zsh.',
 }
 # These programs compute for long on CPUs, so they keep freed memory (efficient_attention/processes/allocator.py).
-KEEP_FREED_MEMORY = ('train', 'eval', 'translate', 'seeds', 'grid')
+KEEP_FREED_MEMORY = ('train', 'eval', 'translate', 'seeds', 'sweep', 'grid')
 
 
 def main() -> None:
     """Runs the subcommand that `sys.argv` names; prints the list of subcommands for --help or without a subcommand."""
     name = sys.argv[1] if len(sys.argv) > 1 else '--help'
-    if name in HELP:
-        print(list_programs())
+    if name in (*HELP, '--version'):
+        try:
+            print(__version__ if name == '--version' else list_programs(), flush=True)
+        except BrokenPipeError:  # the program that reads this output has closed the pipe
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     if name not in PROGRAMS:
         error = InputError(unknown_name_message('subcommand', name, list(PROGRAMS)))
@@ -52,10 +67,36 @@ def run_program(name: str) -> None:
     """Runs a subcommand with the flags in `sys.argv`; after an error, exits with the error's exit code."""
     # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
     catch_stop_signals(keeps_freed_memory=name in KEEP_FREED_MEMORY)
-    program = importlib.import_module(f'{PACKAGE}.{name.replace("-", "_")}')
-    from efficient_attention.commands.command_line import run_command  # imported late, because it imports absl
+    try:
+        program = load_program(name)
+        from efficient_attention.commands.command_line import run_command  # imported late, because it imports absl
 
-    run_command(program.main)
+        run_command(program.main if name != COMPLETION else lambda: program.main(words_of_programs()))
+    except ModuleNotFoundError as error:
+        if (error.name or '').partition('.')[0] not in PACKAGES_OF_TRAIN:
+            raise
+        line = f"{COMMAND} {name} needs: pip install 'efficient-attention[train]', in a checkout make install-run"
+        show_error(MissingExtraError(f'{line} ({error})', name=error.name))
+        sys.exit(exit_code(error))
+
+
+def load_program(name: str) -> ModuleType:
+    """Imports the module of a subcommand."""
+    return importlib.import_module(f'{PACKAGE}.{name.replace("-", "_")}')
+
+
+def words_of_programs() -> dict[str, Callable[[], list[str]]]:
+    """Returns {subcommand: a function that returns its flags and sub-commands}, for completion."""
+    found: dict[str, Callable[[], list[str]]] = {name: functools.partial(words_of_program, name) for name in PROGRAMS}
+    return found | {COMPLETION: lambda: ['bash', 'zsh']}
+
+
+def words_of_program(name: str) -> list[str]:
+    """Returns the sub-commands of a subcommand, if it has any, and all its flags, such as ['--config', '--workdir']."""
+    program = load_program(name)
+    commands: Collection[str] = getattr(program, 'WORDS', ())
+    defined = [program.define_flags(one) for one in commands] or [program.define_flags()]
+    return [*commands, *sorted({f'--{flag}' for options in defined for flag in options})]
 
 
 def list_programs() -> str:

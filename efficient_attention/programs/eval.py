@@ -20,7 +20,7 @@ from efficient_attention.commands.flags import (
     define_verify,
 )
 from efficient_attention.commands.host_flags import define_host_flags, multi_host_run_from_flags
-from efficient_attention.processes.allocator import keep_freed_memory
+from efficient_attention.processes.allocator import tune_allocator
 
 # These flags are for language-model evaluation; an unset flag takes the config's value.
 PROTOCOL = ('split', 'context', 'stride', 'memory_length', 'compressed_length', 'clamp_length', 'same_length')
@@ -38,7 +38,7 @@ def main() -> None:
     if options.verify:
         verify_checkpoints(options.workdir)
         return
-    print(keep_freed_memory(), file=sys.stderr)
+    tune_allocator()
     chosen: dict[str, Any] = {
         name: options[name].value for name in (*PROTOCOL, *SEARCH) if options[name].value is not None
     }

@@ -31,7 +31,7 @@ from ml_collections import config_flags
 from efficient_attention.commands.command_line import parse_flags
 from efficient_attention.commands.flags import define_config, define_workdir
 from efficient_attention.errors import InputError, RunError, show_error
-from efficient_attention.processes.allocator import keep_freed_memory
+from efficient_attention.processes.allocator import tune_allocator
 from efficient_attention.processes.phase_log import PREPARATION, note_phase
 
 
@@ -58,7 +58,7 @@ def main() -> None:
     from efficient_attention.workdir.folder_kind import GRID, check_folder_kind_and_parents
 
     note_phase(PREPARATION)
-    print(keep_freed_memory(), file=sys.stderr)
+    tune_allocator()
     holder = options['config']
     overrides = config_flags.get_override_values(holder)
     check_no_seed_override(overrides)

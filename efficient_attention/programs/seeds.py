@@ -14,7 +14,7 @@ from ml_collections import config_flags
 
 from efficient_attention.commands.command_line import parse_flags
 from efficient_attention.commands.flags import define_config, define_workdir
-from efficient_attention.processes.allocator import keep_freed_memory
+from efficient_attention.processes.allocator import tune_allocator
 from efficient_attention.processes.phase_log import PREPARATION, note_phase
 
 
@@ -33,7 +33,7 @@ def main() -> None:
     check_no_seed_override(config_flags.get_override_values(options['config']))
     check_folder_kind_and_parents(options.workdir, OF_SEEDS)
     note_phase(PREPARATION)
-    print(keep_freed_memory(), file=sys.stderr)
+    tune_allocator()
     summary = train_seeds(options.config.to_dict(), options.workdir, options.seeds)
     print(seeds_table(summary))
     print(json.dumps(summary))

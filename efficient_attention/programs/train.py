@@ -10,7 +10,7 @@ from absl import flags
 from efficient_attention.commands.command_line import missing_flag_error, parse_flags
 from efficient_attention.commands.flags import define_config, define_profile, define_verify, define_workdir
 from efficient_attention.commands.host_flags import define_host_flags, multi_host_run_from_flags
-from efficient_attention.processes.allocator import keep_freed_memory
+from efficient_attention.processes.allocator import tune_allocator
 from efficient_attention.processes.phase_log import PREPARATION, note_phase
 
 
@@ -33,7 +33,7 @@ def main() -> None:
         raise missing_flag_error('config')
     check_folder_kind_and_parents(options.workdir, RUN)
     note_phase(PREPARATION)
-    print(keep_freed_memory(), file=sys.stderr)
+    tune_allocator()
     values = options.config.to_dict()
     with multi_host_run_from_flags({'config': values}, options):
         filled = fill_config(values)

@@ -33,7 +33,7 @@ from efficient_attention.commands.flags import (
 )
 from efficient_attention.config.json_parsing import parse_json
 from efficient_attention.errors import InputError, counted
-from efficient_attention.processes.allocator import keep_freed_memory
+from efficient_attention.processes.allocator import tune_allocator
 
 SEARCH: tuple[str, ...] = (
     'beams',
@@ -62,7 +62,7 @@ def main() -> None:
     if options.model is None:
         raise missing_flag_error('model')
     check_files(options)
-    print(keep_freed_memory(), file=sys.stderr)
+    tune_allocator()
     from efficient_attention.inference.decoding_options import pretrained_decoding_options
     from efficient_attention.inference.translate_file import (
         translate_file,

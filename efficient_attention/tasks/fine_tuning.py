@@ -20,7 +20,8 @@ from efficient_attention.data.examples.batches import FeatureBatches
 from efficient_attention.data.examples.glue import glue_sources
 from efficient_attention.data.examples.labelled_text import ARENA, arena_dataset
 from efficient_attention.data.examples.text_encoder import TextEncoder
-from efficient_attention.data.sources.text_files import digest_files, find_files
+from efficient_attention.data.sources.arrow_files import find_table_files
+from efficient_attention.data.sources.text_files import digest_files
 from efficient_attention.errors import InputError
 from efficient_attention.models.fine_tuning import OF_SEVERAL, FineTuningModel, token_output_names
 from efficient_attention.models.flops import encoder_flops
@@ -235,7 +236,7 @@ def content_digests(config: ExamplesConfig, split: str) -> list[str]:
 def _find_split_files(name: str, split: str) -> tuple[Path, ...]:
     """Returns the files that match a glob; if there are none, raises InputError that names the config field."""
     try:
-        return find_files(name)
+        return find_table_files(name)
     except InputError as error:
         raise InputError(f'examples.{split}: {error}') from None
 

@@ -47,6 +47,8 @@ from efficient_attention.workdir.last_saved_step import last_logged_step, missin
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS
 from efficient_attention.workdir.metrics import MetricsLog, changed_lines_note, read_metrics, unreadable_lines_note
 from efficient_attention.workdir.report import write_report
+from efficient_attention.workdir.run_status import record_end, record_start
+from efficient_attention.workdir.samples_log import remove_samples_after
 from efficient_attention.workdir.stored_evaluations import read_evaluations_until_step
 from efficient_attention.workdir.trackers.all_trackers import Trackers, check_trackers, open_trackers
 from efficient_attention.workdir.trackers.tracker import TrackedRun
@@ -131,6 +133,7 @@ def guarded_run(
         renewed = write_workdir_files(run, workdir, newest)
         first = int(state.step)
         write_environment(workdir)
+        record_start(workdir)
         # The report is also written after an error, when it is most useful.
         stack.push(functools.partial(write_report_at_the_end, workdir))
         unsaved = (
@@ -139,8 +142,10 @@ def guarded_run(
             else no_checkpoint_note(workdir)
         )
         log = stack.enter_context(MetricsLog(workdir, start_step=first))
+        if jax.process_index() == 0:
+            remove_samples_after(workdir, first)
         checkpoints.before_seal = log.check_lines_written
-        progress = stack.enter_context(show_progress(config.train.steps, start_step=first))
+        progress = stack.enter_context(show_progress(config.train.steps, start_step=first, activity=watchdog.activity))
         begun = f'resumed at step {first} in {workdir}' if newest else f'new run in {workdir}, {start.origin()}'
         progress.print_line(f'{run.describe_run()}; {begun}')
         log.trackers = stack.enter_context(trackers_of_run(config, workdir, first, progress))
@@ -217,7 +222,7 @@ def evaluations_until_checkpoint(checkpoints: CheckpointWriter) -> list[dict[str
 def write_report_at_the_end(
     workdir: Path, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
 ) -> None:
-    """Writes the HTML report of a run, in process 0 and only if the run has logged metrics.
+    """Records how a run ended, and writes its HTML report, in process 0 and only if the run has logged metrics.
 
     Raises:
         RunError, InputError: the report cannot be written. If the run ends with an error, the failure is only printed,
@@ -225,6 +230,7 @@ def write_report_at_the_end(
     """
     del kind, trace
     try:
+        record_end(workdir, error)
         if jax.process_index() == 0 and read_metrics(workdir):
             write_report(workdir)
     except (RunError, InputError) as failure:

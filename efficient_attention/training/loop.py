@@ -1,6 +1,7 @@
 """Runs the training loop of every task, with evaluations, logs and checkpoints."""
 
 import contextlib
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,23 +10,34 @@ from typing import Any
 
 import jax
 
+from efficient_attention.attention.choice_log import recorded_choices
 from efficient_attention.config.run import RunConfig
 from efficient_attention.distillation.cached_logits import CachedTeacherLogits, load_or_compute_logits
-from efficient_attention.errors import ExitCode, RunStopped
+from efficient_attention.errors import ExitCode, InputError, RunError, RunStopped, one_line
+from efficient_attention.inference.evaluation_samples import Sampler, local_params, make_sampler
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.processes.graceful_stop import EvaluationInterrupted
 from efficient_attention.processes.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING
 from efficient_attention.tasks.encoded_examples import EncodedExamples
+from efficient_attention.training.attention_line import attention_line
 from efficient_attention.training.guarded_run import LINES, LINES_HASH, GuardedRun, guarded_run
 from efficient_attention.training.pruning_report import pruning_metrics
+from efficient_attention.training.remat_choice import StepWithinMemory
 from efficient_attention.training.schedules import make_schedule
 from efficient_attention.training.state import TrainState, check_state_finite
-from efficient_attention.training.step import jit_train_step
+from efficient_attention.training.step import StepFn, jit_train_step
 from efficient_attention.training.step_profile import StepProfile, check_profiled_steps
 from efficient_attention.training.step_queue import INTERVAL, StepQueue
 from efficient_attention.training.throughput import Throughput, peak_flops
 from efficient_attention.workdir.metrics import metrics_line, nonfinite_as_text
+from efficient_attention.workdir.report import write_report
+from efficient_attention.workdir.run_status import record_still_running
+from efficient_attention.workdir.samples_log import append_samples
 from efficient_attention.workdir.stored_evaluations import EVALUATIONS, HELD_OUT
+
+# During the run, evaluations write the report at most once in these seconds, and in at most this share of the time.
+REPORT_SECONDS, REPORT_SHARE = 10.0, 0.01
+SHOWN = 100  # number of characters of a sample's input and of its output in the line of an evaluation
 
 
 def train(
@@ -69,7 +81,11 @@ def train(
         guarded.log.trackers.start()
         trainer.cache_teacher_logits(first)
         batches = trainer.training_batches(first)
-        train_step = jit_train_step(run, **profiled.jit_options(run.mesh))
+        options = profiled.jit_options(run.mesh)
+        if run.config.model.remat == 'auto':
+            train_step: StepFn = StepWithinMemory(run, guarded.progress.print_line, options)
+        else:
+            train_step = jit_train_step(run, **options)
         for step in range(first + 1, last + 1):
             trainer.begin_profile(step, profiled)
             batch = trainer.next_device_batch(step, batches)
@@ -101,6 +117,7 @@ class Trainer:
         self.evaluations, self.patience, self.watchdog = guarded.evaluations, guarded.patience, guarded.watchdog
         self.eval_step = self.run.evaluation.step()
         self.held_out: dict[str, float] = {}  # metrics of the last evaluation on the validation set
+        self.next_report = time.monotonic() + REPORT_SECONDS
         self.is_cut = False  # True if a stop signal interrupted the last evaluation
         # cached teacher logits of all training rows; None if the run caches none
         self.kept: CachedTeacherLogits | None = None
@@ -108,6 +125,7 @@ class Trainer:
         self.first_step = int(guarded.state.step) + 1
         # shapes of the batches for which the training step is compiled, one tuple per program
         self.compiled_shapes: set[tuple[tuple[int, ...], ...]] = set()
+        self.attention_lines: set[str] = set()  # printed lines about the backends of attention
         self.schedule = make_schedule(self.config.optimizer, self.config.train.steps)
         self.queue = StepQueue(self.config.train.max_skipped_in_row, guarded.interval)
         device_peak = peak_flops(self.run.mesh.devices.flat[0].device_kind)
@@ -145,8 +163,8 @@ class Trainer:
 
     @contextlib.contextmanager
     def note_compilation(self, batch: dict[str, jax.Array]) -> Iterator[None]:
-        """Context manager for a call of the training step. If the call compiles, it prints a line, and leaves the time
-        of the compilation out of speed and remaining time.
+        """Context manager for a call of the training step. If the call compiles, it prints a line before and after, and
+        leaves the time of the compilation out of speed and remaining time.
 
         Each new combination of shapes in a batch, such as another length of rows, compiles another program.
         """
@@ -160,9 +178,14 @@ class Trainer:
         self.queue.finish_all_steps()  # otherwise queued steps would run within the time that is left out
         self.progress.print_line(f'compiling the training step{other}')
         start = time.monotonic()
-        with self.throughput.pause_timing():
+        with self.throughput.pause_timing(), recorded_choices() as choices:
             yield
-        self.progress.exclude_seconds(time.monotonic() - start)
+        if (line := attention_line(choices)) and line not in self.attention_lines:
+            self.attention_lines.add(line)
+            self.progress.print_line(line)
+        seconds = time.monotonic() - start
+        self.progress.exclude_seconds(seconds)
+        self.progress.print_line(f'compiled in {seconds:.0f} s')
 
     def next_batch(self, batches: Iterator[dict]) -> dict:
         """Returns the next training batch. The loading time counts as waiting for data if the device has nothing to do
@@ -182,6 +205,8 @@ class Trainer:
             jax.block_until_ready(metrics)
             self.throughput.restart(untimed=1 + self.queue.interval.steps)
             self.guarded.stop.enable_graceful_stop()
+            if step % self.config.train.log_every_steps:  # otherwise the line of the log says more
+                self.progress.report_metrics(step, {'loss': float(metrics['loss'])})
         self.queue.push(step, metrics, batch, state)
         for skipped, reason in self.queue.take_skipped_steps():
             self.progress.print_line(f'step {skipped} skipped: {reason}')
@@ -266,9 +291,8 @@ class Trainer:
             before_batch()
 
         with self.throughput.pause_timing():
-            metrics = self.run.evaluation.metrics(
-                self.eval_step, self.run.evaluation_params_fn(state), on_batch=on_batch
-            )
+            params = self.run.evaluation_params_fn(state)
+            metrics = self.run.evaluation.metrics(self.eval_step, params, on_batch=on_batch)
             metrics |= pruning_metrics(self.run, state, self.progress.print_line)
             self.held_out = metrics
             self.log.write_metrics(step, HELD_OUT, metrics)
@@ -276,7 +300,47 @@ class Trainer:
             self.progress.print_line(f'step {step} held out: {shown}')
             if bad := [name for name, value in metrics.items() if not math.isfinite(value)]:
                 self.progress.print_line(f'step {step} held out: not finite, and never the best: {", ".join(bad)}')
+            self.make_samples(step, params)
+            self.refresh_report()
         return metrics
+
+    def make_samples(self, step: int, params: Any) -> None:
+        """Prints and stores samples of the model's outputs, in process 0. A fault here turns the samples off; it never
+        ends the run.
+        """
+        try:
+            sampler = self.sampler
+            if sampler is None:
+                return
+            on_device = local_params(params)
+            if on_device is None:
+                raise InputError('devices hold different parts of the parameters')
+            samples = sampler.make(on_device)
+            append_samples(self.log.workdir, step, sampler.kind, samples)
+            first, made = (' '.join(samples[0][part].split()) for part in ('input', 'output'))
+            self.progress.print_line(f'step {step} {sampler.kind}: {first[-SHOWN:]} -> {made[:SHOWN]}')
+        except (InputError, RunError, NotImplementedError, jax.errors.JaxRuntimeError) as error:
+            self.__dict__['sampler'] = None
+            self.progress.print_line(f'step {step}: no more samples of outputs (eval.samples): {one_line(error)}')
+
+    @functools.cached_property
+    def sampler(self) -> Sampler | None:
+        """Makes the samples of evaluations; None in processes other than process 0, and if the run has no samples."""
+        return make_sampler(self.config, self.run.task, self.run.graph) if jax.process_index() == 0 else None
+
+    def refresh_report(self) -> None:
+        """Writes the report during the run, in process 0. It takes at most REPORT_SHARE of the time, and comes at most
+        once in REPORT_SECONDS.
+        """
+        begun = time.monotonic()
+        if jax.process_index() > 0 or begun < self.next_report:
+            return
+        try:
+            record_still_running(self.log.workdir)
+            write_report(self.log.workdir)
+        except (InputError, RunError) as error:  # The report at the end raises it again.
+            self.progress.print_line(f'no report yet: {error}')
+        self.next_report = begun + max((time.monotonic() - begun) / REPORT_SHARE, REPORT_SECONDS)
 
     def note_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Counts an evaluation for early stopping, and keeps its metrics so that later checkpoints store them."""

@@ -1,26 +1,33 @@
-"""Shows the progress of a training run: a progress bar in a terminal, plain lines of text everywhere else."""
+"""Shows the progress of a training run: a progress bar in a terminal, plain lines of text everywhere else.
+
+Something changes at least every ten seconds, also during a compilation or an evaluation.
+"""
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TextIO
 
 import jax
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
 
 # Metrics shown next to the step, as (name, displayed name, format).
-# `waiting` is the share of time spent waiting for data; `FLOPs` is the used share of the devices' peak FLOP/s.
-# Names are short and the most important metric comes first, because a narrow terminal cuts off the end.
+# `waiting for input` is a share of the time; `FLOPs` is the used share of the devices' peak FLOP/s.
+# The most important metric comes first, because a narrow terminal cuts off the end.
 COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ('loss', 'loss', lambda value: f'{value:.4f}'),
     ('tokens_per_second', 'tokens/s', lambda value: f'{value:,.0f}'),
-    ('waiting_share', 'waiting', lambda value: f'{value:.1%}'),
-    ('flops_utilisation', 'FLOPs', lambda value: f'{value:.1%}'),
+    ('waiting_share', 'waiting for input', lambda value: f'{100 * value:.1f} %'),
+    ('flops_utilisation', 'FLOPs', lambda value: f'{100 * value:.1f} %'),
 )
+QUIET_SECONDS = 10.0  # Plain text gets a line after this many seconds without one.
+LOOK_SECONDS = 1.0  # time between two looks whether a line is due
+WIDE = 100  # A terminal with at least this many columns shows a bar besides the numbers.
 
 
 class ProgressDisplay(Protocol):
@@ -40,7 +47,13 @@ class ProgressDisplay(Protocol):
 
 
 @contextlib.contextmanager
-def show_progress(total_steps: int, *, start_step: int = 0, stream: TextIO | None = None) -> Iterator[ProgressDisplay]:
+def show_progress(
+    total_steps: int,
+    *,
+    start_step: int = 0,
+    stream: TextIO | None = None,
+    activity: Callable[[], str] = lambda: 'training',
+) -> Iterator[ProgressDisplay]:
     """Yields the progress display of a run: a bar in a terminal, plain lines elsewhere, and nothing in processes other
     than process 0.
 
@@ -48,6 +61,7 @@ def show_progress(total_steps: int, *, start_step: int = 0, stream: TextIO | Non
         total_steps: updates of the whole run.
         start_step: updates already made when this process began.
         stream: output stream; None = standard error.
+        activity: returns what the run does now, in words. Another thread calls it.
     """
     stream = stream or sys.stderr
     if jax.process_index() > 0:
@@ -57,7 +71,19 @@ def show_progress(total_steps: int, *, start_step: int = 0, stream: TextIO | Non
         with bar.display:
             yield bar
     else:
-        yield LineProgress(total_steps, start_step=start_step, stream=stream)
+        lines = LineProgress(total_steps, start_step=start_step, stream=stream, activity=activity)
+        is_over = threading.Event()
+        threading.Thread(target=_break_silences, args=(lines, is_over), name='progress', daemon=True).start()
+        try:
+            yield lines
+        finally:
+            is_over.set()
+
+
+def _break_silences(lines: 'LineProgress', is_over: threading.Event) -> None:
+    """Looks regularly whether a line is due, until the run is over."""
+    while not is_over.wait(LOOK_SECONDS):
+        lines.break_silence()
 
 
 class StepTimer:
@@ -90,16 +116,34 @@ class LineProgress:
     """
 
     def __init__(
-        self, total_steps: int, *, start_step: int, stream: TextIO, clock: Callable[[], float] = time.monotonic
+        self,
+        total_steps: int,
+        *,
+        start_step: int,
+        stream: TextIO,
+        activity: Callable[[], str] = lambda: 'training',
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._total_steps = total_steps
-        self._stream = stream
-        self._clock = clock
+        self._total_steps, self._step = total_steps, start_step
+        self._stream, self._lock = stream, threading.Lock()
+        self._clock, self._activity = clock, activity
         self._speed = StepTimer(start_step, clock())
+        self._printed = clock()  # time of the last line
+        self._doing, self._doing_since = '', clock()  # the activity at the last look, and the time of its first look
 
     def advance_display(self, step: int) -> None:
         """Shows nothing, because one line for every step would be too many."""
+        self._step = step
         self._speed.record_step_time(step, self._clock())
+
+    def break_silence(self) -> None:
+        """Prints the step and the activity if no line was printed for ten seconds. Any thread may call it."""
+        now, doing = self._clock(), self._activity()
+        if doing != self._doing:
+            self._doing, self._doing_since = doing, now
+        if now - self._printed >= QUIET_SECONDS:
+            seconds = round(now - self._doing_since)
+            self.print_line(f'step {self._step}/{self._total_steps}  {doing} for {seconds} s')
 
     def report_metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Prints a line with the metrics and the remaining time, estimated from the mean speed."""
@@ -112,7 +156,10 @@ class LineProgress:
 
     def print_line(self, text: str) -> None:
         """Prints the line at once."""
-        print(text, file=self._stream, flush=True)
+        with self._lock:
+            self._printed = self._clock()
+            self._stream.write(f'{text}\n')
+            self._stream.flush()
 
 
 class BarProgress:
@@ -120,8 +167,11 @@ class BarProgress:
 
     def __init__(self, total_steps: int, *, start_step: int, console: Console) -> None:
         self._remaining = _RemainingTimeColumn(start_step)
+        others = len(f'| {total_steps}/{total_steps} 0:00:00 left ') + (9 if console.width >= WIDE else 0)
+        self._room = console.width - others  # width of the metrics; Rich would shorten all columns alike
         self.display = Progress(
-            BarColumn(bar_width=8),
+            SpinnerColumn('line'),  # It moves also while no step ends.
+            *([BarColumn(bar_width=8)] if console.width >= WIDE else []),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
             self._remaining,
             TextColumn('{task.fields[metrics]}', style='cyan', table_column=Column(no_wrap=True, overflow='ellipsis')),
@@ -136,7 +186,10 @@ class BarProgress:
 
     def report_metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Moves the progress bar, and shows the metrics next to it until the next report."""
-        self.display.update(self._task, completed=step, metrics='  '.join(format_metrics(metrics)))
+        shown = format_metrics(metrics)
+        while len(shown) > 1 and len('  '.join(shown)) > self._room:
+            shown.pop()
+        self.display.update(self._task, completed=step, metrics='  '.join(shown))
 
     def exclude_seconds(self, seconds: float) -> None:
         """Leaves seconds out of the mean speed."""

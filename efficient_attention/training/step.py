@@ -16,6 +16,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.device_mesh import using_mesh
+from efficient_attention.models.layer_stack import using_remat
 from efficient_attention.objectives.objective import Batch, Objective, Sums, mean_metrics, total_loss
 from efficient_attention.training.optimizer import build_optimizer
 from efficient_attention.training.state import (
@@ -39,16 +40,18 @@ StepFn = Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
 GradientFn = Callable[[Any, 'RowsWithRandomKeys'], tuple[tuple[Array, tuple[Sums, Any]], Any]]
 
 
-def jit_train_step(run: 'Run', *, compiler_options: dict[str, str] | None = None) -> StepFn:
+def jit_train_step(run: 'Run', remat: str = 'none', *, compiler_options: dict[str, str] | None = None) -> StepFn:
     """Returns the jitted training step of a run, compiled with extra options of XLA. It donates the training state, so
     callers must not use the old state again.
+
+    `remat` is the policy of rematerialisation if the config's `model.remat` is 'auto'; otherwise it has no effect.
     """
     optimizer = build_optimizer(run.config)
     parts = build_step_extensions(run.abstract_state, frozen=run.config.optimizer.frozen, pruner=run.pruner)
     micro_batches = run.config.train.micro_batches
     step = make_train_step(run.graph, run.objective, optimizer, micro_batches=micro_batches, parts=parts)
     return jax.jit(
-        using_mesh(run.mesh)(step),
+        using_mesh(run.mesh)(using_remat(remat)(step)),
         donate_argnums=0,
         out_shardings=(run.shardings, None),
         compiler_options=compiler_options,

@@ -1,5 +1,5 @@
-"""Detects what a --workdir folder contains, from its files: a single run, several seeds, a grid of runs, or a cell of a
-grid.
+"""Detects what a --workdir folder contains, from its files: a single run, several seeds, a grid of runs, a cell of a
+grid, or a sweep.
 
 Each command continues only in folders of its own kind. In another kind of folder, it would create runs that no table of
 results lists, or files that mislead the detection.
@@ -12,13 +12,16 @@ from efficient_attention.errors import InputError
 from efficient_attention.workdir.config_file import CONFIG, check_config_not_foreign, check_is_folder
 from efficient_attention.workdir.last_saved_step import FILE_NAME as LAST_SAVED
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS
+from efficient_attention.workdir.run_status import FILE_NAME as STATUS
+from efficient_attention.workdir.samples_log import FILE_NAME as SAMPLES
 
 VALUES = 'values.json'  # name of a file in the folder of a grid cell, written before the cell is trained
 GRID_SUMMARY = 'grid.json'
 SEEDS_SUMMARY = 'seeds.json'
+SWEEP_PLAN = 'sweep.json'  # name of a file in a sweep's folder, written before any trial is trained
 # name of a file with baselines in a grid's folder; it may exist before any cell is trained
 YARDSTICKS = 'yardsticks.json'
-RUN, SEEDS, CELL, GRID = 'a single run', 'several seeds', "a grid's cell", 'a grid'
+RUN, SEEDS, CELL, GRID, SWEEP = 'a single run', 'several seeds', "a grid's cell", 'a grid', 'a sweep'
 DEPTH = 3  # number of folder levels from a grid down to its runs: <row>/<column>/seed_<n>
 # This maps each kind of folder to name patterns; such a folder has a file that matches at least one pattern.
 # The first matching kind is used. RUN is last, so that a grid with a misplaced run in its folder is still a grid.
@@ -27,6 +30,7 @@ SIGNS = {
     CELL: (VALUES,),
     "a grid's row": (f'*/{VALUES}',),
     GRID: (GRID_SUMMARY, f'*/*/{VALUES}'),
+    SWEEP: (SWEEP_PLAN,),
     SEEDS: (SEEDS_SUMMARY, f'seed_*/{CONFIG}'),
     RUN: (CONFIG,),
 }
@@ -34,15 +38,16 @@ SIGNS = {
 # RUN_NAMES are left by a run that ended before it wrote its config.json.
 # ANY_NAMES exist before any run: shell logs, hidden files, and the folder 'lost+found' of a new disk.
 RUN_NAMES = (
-    *('lock', 'checkpoints', 'environment.json', METRICS, LAST_SAVED, 'report.html', 'stalled-*', 'profile'),
-    *('tensorboard', 'csv', 'trackers', 'trackio', 'wandb', 'mlflow'),
+    *('lock', 'checkpoints', 'environment.json', METRICS, SAMPLES, STATUS, LAST_SAVED, 'report.html', 'stalled-*'),
+    *('profile', 'tensorboard', 'csv', 'trackers', 'trackio', 'wandb', 'mlflow'),
 )
 ANY_NAMES = ('.*', 'lost+found', 'log*', '*.log', '*.out', '*.err', 'stdout*', 'stderr*')
-SEVERAL = {VALUES: CELL, GRID_SUMMARY: GRID, SEEDS_SUMMARY: SEEDS}
+SEVERAL = {VALUES: CELL, GRID_SUMMARY: GRID, SEEDS_SUMMARY: SEEDS, SWEEP_PLAN: SWEEP}
 
 
 def check_folder_kind(workdir: Path, wanted: str) -> None:
-    """Raises InputError if a folder is of another kind than the wanted one, which is RUN, SEEDS or GRID.
+    """Raises InputError if a folder is of another kind than the wanted one, which is RUN, SEEDS, GRID or
+    SWEEP.
 
     Also raises if the path is a file, or if the folder contains files that no command of this project has written. A
     config.json that belongs to no run is an error too.

@@ -1,9 +1,10 @@
-"""Writes the HTML report of a run, `report.html`: one page with curves, final metrics, config and environment.
+"""Writes the HTML report of a run, `report.html`: one page with its state, curves, samples, config and environment.
 
     python -m efficient_attention.workdir.report runs/x
 
-The page is self-contained. It is made only from `metrics.jsonl`, `config.json` and `environment.json` of a workdir, at
-any time, even during the run.
+The page is self-contained. It is made only from files of the workdir (`metrics.jsonl`, `samples.jsonl`, `status.json`,
+`config.json`, `environment.json`), at any time, even during the run. A script of the page draws the curves. The content
+security policy of the page allows only this script and forbids every request.
 """
 
 from efficient_attention.processes.signal_thread import catch_stop_signals
@@ -11,38 +12,63 @@ from efficient_attention.processes.signal_thread import catch_stop_signals
 if __name__ == '__main__':
     catch_stop_signals()  # Stop signals are handled before the other imports, which are slow.
 
+import base64
+import datetime
+import hashlib
 import json
 import logging
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
+import jinja2
+import numpy as np
 from absl import flags
+from markupsafe import Markup
 
 from efficient_attention.atomic_files import write_atomically
 from efficient_attention.commands.command_line import parse_flags, run_command
-from efficient_attention.config.dict_conversion import flatten
+from efficient_attention.config.dict_conversion import default_fields, flatten
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.json_parsing import read_json_file
-from efficient_attention.errors import InputError, is_whole_number
+from efficient_attention.config.run import RunConfig
+from efficient_attention.errors import InputError, counted, is_whole_number
 from efficient_attention.workdir.environment import read_environment
+from efficient_attention.workdir.last_saved_step import read_last_saved_step
+from efficient_attention.workdir.metric_definitions import SPLITS, define_metric
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS_FILE
 from efficient_attention.workdir.metrics import parse_metrics_log, unreadable_lines_note
-from efficient_attention.workdir.report_charts import TRAIN, Series, line_chart
+from efficient_attention.workdir.run_status import COMPLETE, FAILED, KILLED, RUNNING, STOPPED, RunStatus, read_status
+from efficient_attention.workdir.samples_log import PARTS, read_samples
 
 FILE_NAME = 'report.html'
 CONFIG_FILE = 'config.json'
+TEMPLATES = Path(__file__).parent / 'report_page'
+TRAIN = 'train'
+EXACT = ('learning_rate',)  # These metrics have no noise, so their curves are never smoothed.
 # A metric with this word in its name, such as 'unigram_loss', is the baseline of the metric without it, 'loss'.
 BASELINE = 'unigram'
 # Metrics whose names contain these words are shown first in the report.
 FIRST = ('loss', 'accuracy', 'learning_rate', 'tokens_per_second')
 NOT_METRICS = ('step', 'split')
+# Longer curves are averaged in groups of steps, and the page gets the lowest and the highest value of each group.
+MOST_POINTS = 1000
+MOST_SAMPLES = 20  # The page shows the samples of at most this many evaluations: the newest, and some of all others.
+DIGITS = 6  # significant digits of the numbers in the page
+STATES = {
+    RUNNING: 'running',
+    COMPLETE: 'complete',
+    STOPPED: 'stopped',
+    FAILED: 'failed',
+    KILLED: 'ended without a word, such as after kill -9',
+    'unknown': 'state not recorded',
+}
 LOG = logging.getLogger(__name__)
 
 Line = Mapping[str, Any]  # one line of metrics.jsonl
+Series = tuple[Sequence[float], Sequence[float]]  # (steps, values) of one curve
 
 
 def write_report(workdir: Path) -> Path:
@@ -57,17 +83,35 @@ def write_report(workdir: Path) -> Path:
         raise InputError(next(iter(notes), f'there is nothing to report: {workdir / METRICS_FILE} is missing or empty'))
     for note in notes:
         LOG.warning('%s', note)
-    config = _read_config(workdir / CONFIG_FILE)
-    sections = (
-        _summary_tiles(lines, flatten(config).get('train.steps')),
-        _html_section('Final metrics', _final_metrics_table(lines) + _no_evaluation_sentence(config)),
-        _html_section('Curves', _charts_html(lines)),
-        _html_section('Config', _config_tables(config)),
-        _html_section('Environment', _html_table(read_environment(workdir).items())),
+    config, status, series = _read_config(workdir / CONFIG_FILE), read_status(workdir), metric_series(lines)
+    last_step = max(max(line['step'] for line in lines), read_last_saved_step(workdir) or 0)
+    style, script = ((TEMPLATES / name).read_text(encoding='utf-8') for name in ('style.css', 'charts.js'))
+    content = {
+        'title': workdir.resolve().name,
+        'style': Markup(style),
+        'script': Markup(script),
+        'policy': Markup(_content_security_policy(style, script)),
+        'state': _state(status, last_step, flatten(config).get('train.steps')),
+        'tiles': _tiles(lines, series, status),
+        'facts': _facts(status),
+        'last': _last_values(lines, series),
+        'is_not_evaluated': not _is_evaluated(config),
+        'data': {'charts': _charts(series, unigram_baselines(lines))},
+        'samples': _samples(workdir),
+        'config': _config_fields(config),
+        'environment': list(read_environment(workdir).items()),
+        'terms': _terms(series),
+        'written': _time_text(datetime.datetime.now().timestamp()),
+    }
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
-    page = _PAGE.format(title=escape(workdir.resolve().name), style=_STYLE, body='\n'.join(filter(None, sections)))
     path = workdir / FILE_NAME
-    write_atomically(path, page)
+    write_atomically(path, environment.get_template('page.html').render(content))
     return path
 
 
@@ -109,80 +153,176 @@ def _is_baseline(name: str) -> bool:
     return BASELINE in name.split('_')
 
 
-def _summary_tiles(lines: Sequence[Line], total_steps: Any) -> str:
-    """Returns the HTML of the most important figures of a run: its step, its speed and its validation metric."""
-    series, baselines = metric_series(lines), unigram_baselines(lines)
-    planned = f'of {total_steps:,} steps' if is_whole_number(total_steps) else 'steps'
-    tiles = [(planned, f'{max(line["step"] for line in lines):,}')]
+def _content_security_policy(style: str, script: str) -> str:
+    """Returns the content security policy of the page: no requests, and no script or style except these texts."""
+
+    def allowed(text: str) -> str:
+        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+    return (
+        f"default-src 'none'; style-src {allowed(style)}; script-src {allowed(script)}; base-uri 'none'; "
+        "form-action 'none'"
+    )
+
+
+def _state(status: RunStatus | None, last_step: int, total_steps: Any) -> dict[str, str]:
+    """Returns the state of the run as texts for the page: its kind, words, step and error."""
+    kind = status.current_state if status else 'unknown'
+    of_total = f' of {total_steps:,}' if is_whole_number(total_steps) else ''
+    place = f'{last_step:,}{of_total} steps' if kind == COMPLETE else f'at step {last_step:,}{of_total}'
+    if kind == COMPLETE and is_whole_number(total_steps) and last_step < total_steps:
+        place += ', ended by early stopping'
+    return {'kind': kind, 'words': STATES[kind], 'step': place, 'error': status.error if status else ''}
+
+
+def _tiles(lines: Sequence[Line], series: Mapping[str, Mapping[str, Series]], status: RunStatus | None) -> list[dict]:
+    """Returns the most important figures of a run: its step, duration, speed and first validation metric."""
+    baselines = unigram_baselines(lines)
+    tiles = [('steps', f'{max(line["step"] for line in lines):,}')]
+    if status:
+        tiles.append(('duration, all starts', _duration_text(status.seconds)))
     speeds = sorted(series.get('tokens_per_second', {}).get(TRAIN, ([], []))[1])
     if speeds:
         tiles.append(('tokens/s, median', f'{speeds[len(speeds) // 2]:,.0f}'))
-    for name, splits in series.items():
-        held_out = [split for split in splits if split != TRAIN]
-        if held_out and name in baselines:
-            value = splits[held_out[0]][1][-1]
-            tiles.append((f'{_display_name(held_out[0])} {_display_name(name)}', _format_number(value)))
-            tiles.append(
-                (
-                    f'than the unigram loss, {_format_number(baselines[name])}',
-                    _change_from_baseline(value, baselines[name]),
-                )
-            )
-            break  # Only the first metric is shown here, because the table below shows the others.
-    cells = ''.join(f'<div><b>{escape(value)}</b><span>{escape(label)}</span></div>' for label, value in tiles)
-    return f'<div class="tiles">{cells}</div>'
+    name, split = next(
+        ((name, split) for name, splits in series.items() for split in splits if split != TRAIN), (None, '')
+    )
+    compared = next((name for name, splits in series.items() if name in baselines and set(splits) - {TRAIN}), None)
+    if compared:  # A metric with a baseline says more than another metric.
+        name, split = compared, next(split for split in series[compared] if split != TRAIN)
+    if name:
+        value = series[name][split][1][-1]
+        tiles.append((f'{_display_name(split)} {_display_name(name)}', _format_number(value)))
+        if name in baselines:
+            change = _change_from_baseline(value, baselines[name])
+            tiles.append((f'than the unigram loss, {_format_number(baselines[name])}', change))
+    return [{'label': label, 'value': value} for label, value in tiles]
 
 
-def _final_metrics_table(lines: Sequence[Line]) -> str:
-    """Returns an HTML table with the last value of each metric per split, and with the unigram baselines if there are
-    any.
-    """
-    series, baselines = metric_series(lines), unigram_baselines(lines)
-    splits = list(dict.fromkeys(line['split'] for line in lines))
-    last = {split: max(line['step'] for line in lines if line['split'] == split) for split in splits}
-    heads = ['metric', *(f'{_display_name(split)}, step {last[split]:,}' for split in splits)]
+def _facts(status: RunStatus | None) -> list[tuple[str, str]]:
+    """Returns when and how a run was started, as (name, text) pairs; [] if the workdir has no status file."""
+    if status is None:
+        return []
+    facts = [
+        ('command', status.command),
+        ('started', _time_text(status.first_started)),
+        ('last sign of life' if status.state == RUNNING else 'ended', _time_text(status.seen)),
+        ('duration', f'{_duration_text(status.seconds)} (hours:minutes:seconds)'),
+    ]
+    if status.starts > 1:
+        facts.insert(2, ('newest start', f'{_time_text(status.started)}, {counted(status.starts, "start")} in all'))
+    return facts
+
+
+def _last_values(lines: Sequence[Line], series: Mapping[str, Mapping[str, Series]]) -> dict[str, Any]:
+    """Returns a table with the last value of each metric per split, and with the unigram baselines if there are any."""
+    baselines = unigram_baselines(lines)
+    last: dict[str, int] = {}
+    for line in lines:
+        last[line['split']] = max(line['step'], last.get(line['split'], 0))
+    heads = ['metric', *(f'{_display_name(split)}, step {step:,}' for split, step in last.items())]
     heads += ['unigram'] if baselines else []
     rows = []
-    for name, lines_of_splits in series.items():
+    for name, splits in series.items():
         if not _is_baseline(name):
-            values = [lines_of_splits[split][1][-1] if split in lines_of_splits else None for split in splits]
+            values = [splits[split][1][-1] if split in splits else None for split in last]
             values += [baselines.get(name)] if baselines else []
-            rows.append((_display_name(name), *map(_format_number, values)))
-    return _html_table(rows, heads)
+            rows.append((name, *map(_format_number, values)))
+    return {'heads': heads, 'rows': rows}
 
 
-def _no_evaluation_sentence(config: Mapping[str, Any]) -> str:
-    """Returns a sentence for the report if the run had no validation set; '' if it had one, or if the config does not
-    say.
-    """
+def _is_evaluated(config: Mapping[str, Any]) -> bool:
+    """Returns whether the run has a validation set; True if the config does not say."""
     fields = flatten(config)
     share = fields.get('data.held_out', 1.0)
-    is_evaluated = has_held_out(share if isinstance(share, (int, float)) else 1.0, fields.get('eval.split', 'held_out'))
-    return '' if is_evaluated else '<p>No text was held out (data.held_out=0): the run was not evaluated.</p>'
+    return has_held_out(share if isinstance(share, (int, float)) else 1.0, fields.get('eval.split', 'held_out'))
 
 
-def _charts_html(lines: Sequence[Line]) -> str:
-    baselines = unigram_baselines(lines)
-    figures = []
-    for name, splits in metric_series(lines).items():
-        is_constant = len({value for _, values in splits.values() for value in values}) == 1
-        if not _is_baseline(name) and (not is_constant or name == 'learning_rate'):
-            chart = line_chart(name, splits, baselines.get(name))
-            figures.append(f'<figure><figcaption>{escape(_display_name(name))}</figcaption>{chart}</figure>')
-    return f'<div class="charts">{"".join(figures)}</div>'
+def _charts(series: Mapping[str, Mapping[str, Series]], baselines: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Returns the numbers of all charts, as JSON values for the script of the page.
+
+    A metric that never changes, or is never finite, has no chart. The learning rate may be constant.
+    """
+    charts = []
+    for name, splits in series.items():
+        known = {value for _, values in splits.values() for value in values if math.isfinite(value)}
+        if _is_baseline(name) or len(known) < (1 if name in EXACT else 2):
+            continue
+        baseline = baselines.get(name, math.nan)
+        chart = {
+            'title': name,
+            'unit': define_metric(name)[1],
+            'exact': name in EXACT,
+            'baseline': baseline if math.isfinite(baseline) else None,
+            'lines': [{'label': _display_name(split), **thin_curve(*points)} for split, points in splits.items()],
+        }
+        charts.append(chart)
+    return charts
 
 
-def _config_tables(config: Mapping[str, Any]) -> str:
-    """Returns the HTML of the run's config, with one table per config group; fields outside of groups come first."""
-    groups = {'': {name: value for name, value in config.items() if not isinstance(value, dict)}}
-    groups |= {name: flatten(value) for name, value in config.items() if isinstance(value, dict)}
-    tables = [
-        f'<div><h3>{escape(group)}</h3>'
-        f'{_html_table((name, _as_plain_text(value)) for name, value in fields.items())}</div>'
-        for group, fields in groups.items()
-        if fields
+def thin_curve(steps: Sequence[float], values: Sequence[float]) -> dict[str, Any]:
+    """Returns a curve of at most MOST_POINTS points as JSON values: 'steps' and 'values', with None for values that are
+    not finite.
+
+    A longer curve has the mean of each group of steps, and its lowest and highest value as 'low' and 'high'.
+    """
+    if len(values) <= MOST_POINTS:
+        return {'steps': list(steps), 'values': list(map(_rounded, values))}
+    groups = np.array_split(np.asarray(values, float), MOST_POINTS)
+    finite = [group[np.isfinite(group)] for group in groups]
+    numbers = {
+        name: [_rounded(float(reduce(group))) if len(group) else None for group in finite]
+        for name, reduce in (('values', np.mean), ('low', np.min), ('high', np.max))
+    }
+    middles = [round(float(group.mean())) for group in np.array_split(np.asarray(steps, float), MOST_POINTS)]
+    return {'steps': [*middles[:-1], steps[-1]], **numbers}
+
+
+def _samples(workdir: Path) -> list[dict[str, Any]]:
+    """Returns the samples of the evaluations that the page shows, newest first."""
+    found = read_samples(workdir)[::-1]
+    every = -(-len(found) // MOST_SAMPLES) or 1
+    return [
+        {
+            'step': f'{line["step"]:,}',
+            'kind': line['kind'],
+            'samples': [[(part, sample[part]) for part in PARTS if part in sample] for sample in line['samples']],
+        }
+        for line in found[::every]
     ]
-    return f'<div class="groups">{"".join(tables)}</div>' if tables else ''
+
+
+def _config_fields(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of the run's config by group, and the fields that differ from their defaults."""
+    defaults = flatten(default_fields(RunConfig))
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for name, value in flatten(config).items():
+        group, _, short = name.partition('.') if '.' in name else ('', '', name)
+        field = {
+            'name': name,
+            'short': short,
+            'value': _as_plain_text(value),
+            'default': _as_plain_text(defaults[name]) if name in defaults else 'none',
+            'is_changed': name in defaults and value != defaults[name],
+        }
+        groups.setdefault(group or 'run', []).append(field)
+    return {
+        'groups': [{'name': name, 'fields': fields} for name, fields in groups.items()],
+        'changed': [field for fields in groups.values() for field in fields if field['is_changed']],
+    }
+
+
+def _terms(series: Mapping[str, Mapping[str, Series]]) -> list[dict[str, str]]:
+    """Returns the definitions of the words of the page: steps, units, splits and the metrics of this run."""
+    splits = dict.fromkeys(split for of_metric in series.values() for split in of_metric)
+    fixed = [
+        ('step', '', 'One update of the parameters, from one batch.'),
+        ('nats', '', 'Natural logarithms of probabilities: 1 nat = 1.443 bits.'),
+        *((_display_name(split), '', SPLITS[split]) for split in splits if split in SPLITS),
+    ]
+    defined = [(name, *define_metric(name)) for name in series]
+    metrics = [(name, unit, meaning) for name, meaning, unit in defined if meaning]
+    return [{'name': name, 'unit': unit, 'meaning': meaning} for name, unit, meaning in [*fixed, *metrics]]
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -195,20 +335,16 @@ def _read_config(path: Path) -> dict[str, Any]:
     return found
 
 
-def _html_section(title: str, content: str) -> str:
-    return f'<section><h2>{escape(title)}</h2>{content}</section>' if content else ''
-
-
-def _html_table(rows: Any, heads: Sequence[str] = ()) -> str:
-    head = ''.join(f'<th>{escape(text)}</th>' for text in heads)
-    body = ''.join('<tr>' + ''.join(f'<td>{escape(str(cell))}</td>' for cell in row) + '</tr>' for row in rows)
-    if not body:
-        return ''
-    return f'<table>{f"<thead><tr>{head}</tr></thead>" if head else ""}<tbody>{body}</tbody></table>'
-
-
 def _display_name(name: str) -> str:
     return {'held_out': 'held-out'}.get(name, name.replace('_', ' '))
+
+
+def _rounded(value: float) -> float | int | None:
+    """Returns a number with DIGITS significant digits; None if it is not finite."""
+    if not math.isfinite(value):
+        return None
+    rounded = float(f'{value:.{DIGITS}g}')
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
 
 
 def _format_number(value: float | None) -> str:
@@ -231,49 +367,14 @@ def _as_plain_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-_STYLE = """
-  :root { color: #0f172a; background: #f8fafc; font: 15px/1.5 system-ui, 'Segoe UI', 'Helvetica Neue', Arial,
-  sans-serif; } body { max-width: 1040px; margin: 0 auto; padding: 32px 24px 64px; }
-  h1 { font-size: 26px; margin: 0 0 20px; letter-spacing: -0.01em; }
-  h2 { font-size: 17px; margin: 36px 0 12px; }
-  h3 { font-size: 13px; margin: 0 0 6px; color: #2563eb; }
-  .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 14px; }
-  .tiles > div, figure, .groups > div, section > table { background: #fff; border: 1px solid #e2e8f0; border-radius:
-  10px; } .tiles > div { padding: 14px 18px; }
-  .tiles b { display: block; font-size: 22px; line-height: 1.3; font-variant-numeric: tabular-nums; }
-  .tiles span { color: #64748b; font-size: 13px; }
-  .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 16px; }
-  figure { margin: 0; padding: 14px 16px 8px; min-width: 0; }
-  figcaption { font-weight: 600; font-size: 14px; margin-bottom: 6px; }
-  svg { display: block; width: 100%; height: auto; }
-  .groups { columns: 2; column-gap: 16px; }
-  .groups > div { break-inside: avoid; padding: 14px 16px 8px; margin-bottom: 16px; }
-  table { border-collapse: collapse; width: 100%; font-size: 13.5px; }
-  section > table { border-collapse: separate; border-spacing: 0; padding: 4px 16px; }
-  th { text-align: left; color: #64748b; font-weight: 500; }
-  th, td { padding: 6px 12px 6px 0; border-bottom: 1px solid #f1f5f9; vertical-align: top; overflow-wrap: anywhere; }
-  tr:last-child td { border-bottom: 0; }
-  td:not(:first-child) { font-variant-numeric: tabular-nums; }
-  .groups td { padding: 3px 12px 3px 0; }
-  td:first-child { color: #475569; width: 45%; }
-  thead + tbody td:first-child { color: inherit; width: auto; }
-  @media (max-width: 700px) { .charts { grid-template-columns: 1fr; } .groups { columns: 1; } }
-"""
+def _time_text(seconds: float) -> str:
+    """Returns a time, given in seconds since 1970, as text in universal time."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime('%Y-%m-%d %H:%M:%S UTC')
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<h1>{title}</h1>
-{body}
-</body>
-</html>
-"""
+
+def _duration_text(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f'{minutes // 60:,}:{minutes % 60:02}:{rest:02}'
 
 
 def main() -> None:

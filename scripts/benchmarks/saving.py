@@ -31,7 +31,7 @@ from efficient_attention.atomic_files import write_atomically
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_output, define_path
 from efficient_attention.errors import RunError
-from efficient_attention.processes.allocator import keep_freed_memory
+from efficient_attention.processes.allocator import tune_allocator
 from efficient_attention.processes.child_process import command_tied_to_parent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,7 +44,7 @@ def main() -> None:
     """Reads the flags, measures saving and resuming, and prints and writes the measurements."""
     options = define_flags()
     parse_flags(sys.argv, options=options)
-    print(keep_freed_memory(), file=sys.stderr)
+    tune_allocator()
     shape = {name: options[name].value for name in SIZES} | {'masked': 20, 'dropout_rate': 0.1}
     with tempfile.TemporaryDirectory(prefix='saving-', dir=options.folder) as folder:
         found = {

@@ -34,6 +34,7 @@ COPIED = (
     'tests',
     'docs',
     'pyproject.toml',
+    'setup.py',
     'train.py',
     'eval.py',
     'README.md',

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.testing import learned_arrays as drawn_operands
 from tests.tolerances import assert_close
 
 # Without LLVM's optimisation a program compiles in half the time; no program here runs long enough to need it.
@@ -93,16 +93,6 @@ def segments(option: str, length: int, keys: int, batch: int) -> dict[str, jax.A
         for count in (length, keys)
     )
     return {'query_segments': query, 'key_segments': key}
-
-
-def drawn_operands(mechanism: Mechanism, heads: int, width: int) -> dict[str, jax.Array]:
-    """Returns random values for the arrays that the mechanism learns."""
-    rng = np.random.default_rng(8)
-    declared = mechanism.learned_operands(heads, width)
-    return {
-        name: jax.device_put(np.float32(operand.deviation) * rng.normal(size=operand.shape).astype(np.float32))
-        for name, operand in declared.items()
-    }
 
 
 def results(backend: str, text: str, option: str, *shape: Any, tile: int | None = None) -> tuple:

@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import efficient_attention as ea
 from efficient_attention.attention import registry
-from efficient_attention.attention.attend import attend
-from efficient_attention.attention.cache import CacheSpec, NewTokens, decode, init_cache
 from efficient_attention.attention.favor.definition import FAVOR
 from efficient_attention.attention.implementation import Implementation, raise_no_cache
 from efficient_attention.attention.induced.definition import Induced
@@ -33,11 +30,9 @@ from efficient_attention.attention.routing.definition import Routing
 from efficient_attention.attention.sinkhorn.definition import Sinkhorn
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.synthesizer.definition import Synthesizer
-from efficient_attention.errors import InputError
+from efficient_attention.testing import CENTRES_LH, H, K, L, check_cost, check_decoding, check_outputs
 from tests.attention import contract, contract_rows
-from tests.attention.cells import drawn_operands, quick
-from tests.attention.test_cost import both_counts
-from tests.tolerances import assert_close
+from tests.attention.cells import drawn_operands
 
 ATTENTION = Path(registry.__file__).parent
 SHARED = ('logits.definition', 'logits.query_chunks', 'logits.cache')
@@ -109,9 +104,7 @@ def test_a_mechanism_without_an_implementation_is_named():
 
 # ---- the table: what a mechanism computes, in float64, and all that its implementation makes of it ----
 
-B, L, H, K = 2, 13, 2, 8
-RNG = jax.random.key(7)
-SEGMENTS = np.array([[3] * 5 + [1] * 6 + [0] * 2, [2] * 13], np.int32)
+RNG = jax.random.key(7)  # that of efficient_attention.testing
 
 
 def of_softmax(_: Softmax, query: np.ndarray, key: np.ndarray, allowed: np.ndarray, __: np.ndarray) -> np.ndarray:
@@ -162,14 +155,11 @@ def of_hard(_: Mechanism, query: np.ndarray, key: np.ndarray, allowed: np.ndarra
     return contract.hard(contract.scaled_logits(query, key), allowed)
 
 
-CENTRES = np.random.default_rng(5).uniform(size=(L, H)).astype(np.float32)  # The centres belong to all rows.
-
-
 def of_local_p(
     mechanism: LocalP, query: np.ndarray, key: np.ndarray, _: np.ndarray, segments: np.ndarray
 ) -> np.ndarray:
     logits, places = contract.scaled_logits(query, key), np.arange(L)
-    return contract.local_p(logits, np.asarray(CENTRES, np.float64), (segments, segments), places, mechanism.radius)
+    return contract.local_p(logits, np.asarray(CENTRES_LH, np.float64), (segments, segments), places, mechanism.radius)
 
 
 def learned(mechanism: Mechanism) -> dict[str, np.ndarray]:
@@ -263,96 +253,23 @@ def test_every_mechanism_has_a_row():
     assert {type(parse_mechanism(text)) for text in TABLE} == {load_implementation(name).kind for name in NAMES}
 
 
-def segments_for(mechanism: Mechanism) -> np.ndarray:
-    """Returns packed rows with padding, or rows of one text each where the mechanism needs them."""
-    return np.minimum(SEGMENTS, 1) if mechanism.requirements.whole_rows else SEGMENTS
-
-
-def vectors() -> list[jax.Array]:
-    drawn = [np.random.default_rng(seed).normal(size=(B, L, H, K)) for seed in range(3)]
-    return [jax.device_put(x.astype(np.float32)) for x in drawn]
-
-
-def served(
-    text: str, q: jax.Array, k: jax.Array, v: jax.Array, backend: str, segments: jax.Array | None = None
-) -> jax.Array:
-    mechanism = parse_mechanism(text)
-    segments = jax.device_put(segments_for(mechanism)) if segments is None else segments
-    options = {'query_segments': segments, 'key_segments': segments, 'backend': backend}
-    options['learned'] = drawn_operands(mechanism, H, K)
-    options |= {'rng': RNG} if mechanism.randomness.always else {}
-    if mechanism.requirements.centres:
-        options |= {'centres': jnp.broadcast_to(CENTRES, (B, *CENTRES.shape))}
-    return attend(q, q if mechanism.requirements.shared_qk else k, v, mechanism, **options)
-
-
-def defined(text: str, segments_BL: np.ndarray, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Returns the outputs [B, L, H, K] that the table defines, in float64."""
-    mechanism, rows = parse_mechanism(text), []
-    for segments, query, key, value in zip(segments_BL, q, k, v, strict=True):
-        allowed = contract.same_segment(segments, segments)
-        allowed = np.tril(allowed) if mechanism.is_causal else allowed
-        rows.append(contract.mixed(TABLE[text](mechanism, query, key, allowed, segments), value))
-    return np.stack(rows)
-
-
 @pytest.mark.parametrize('text', TABLE)
 def test_definition_and_fast_form_are_the_table_s(text: str):
     """Packed segments with padding give the table's outputs; both backends give equal gradients. Padding changes
     nothing.
     """
-    q, k, v = vectors()
-    expected = defined(text, segments_for(parse_mechanism(text)), *(np.asarray(x, np.float64) for x in (q, k, v)))
-
-    @quick
-    def both(q: jax.Array, k: jax.Array, v: jax.Array) -> list:
-        pulled = [
-            jax.vjp(lambda *x, backend=backend: served(text, *x, backend), q, k, v)
-            for backend in ('reference', 'blocked')
-        ]
-        return [(out, pull(jnp.cos(out))) for out, pull in pulled]
-
-    results = jax.device_get(both(q, k, v))
-    (out, gradients), (fast, fast_gradients) = results
-    assert_close(out, expected)
-    assert_close(fast, expected)
-    assert_close(fast_gradients, gradients, gradient=True)
-    is_padding = (segments_for(parse_mechanism(text)) == 0)[..., None, None]
-    for content in (np.nan, np.inf):
-        filled = (np.where(is_padding, np.float32(content), np.asarray(x)) for x in (q, k, v))
-        jax.tree.map(np.testing.assert_array_equal, both(*filled), results)
+    check_outputs(parse_mechanism(text), TABLE[text])
 
 
 @pytest.mark.parametrize('text', [text for text in TABLE if parse_mechanism(text).is_causal])
 def test_token_by_token_equals_the_definition_or_is_refused(text: str):
-    mechanism = parse_mechanism(text)
-    if not has_cache(get_implementation(mechanism)):
-        with pytest.raises(InputError, match='cannot decode token by token'):
-            CacheSpec(mechanism, H, H, K, L)
-        return
-    spec, (q, k, v) = CacheSpec(mechanism, H, H, K, L), vectors()
-    arrays = drawn_operands(mechanism, H, K)
-    positions, segments = np.arange(L, dtype=np.int32)[None].repeat(B, 0), SEGMENTS
-
-    @quick
-    def run(*new: jax.Array) -> tuple[jax.Array, jax.Array]:
-        def step(cache: Any, one: tuple) -> tuple[Any, jax.Array]:
-            out, cache = decode(spec, cache, NewTokens(*(x[:, None] for x in one)), learned=arrays)
-            return cache, out[:, 0]
-
-        rows_first = [x.swapaxes(0, 1) for x in new]
-        outs = jax.lax.scan(step, init_cache(spec, B, 'float32', RNG), rows_first)[1]
-        return outs.swapaxes(0, 1), served(text, *new[:3], 'reference')
-
-    assert_close(*run(q, k, v, positions, segments))
+    check_decoding(parse_mechanism(text))
 
 
 @pytest.mark.parametrize('text', TABLE)
 def test_cost_is_that_of_the_program(text: str):
-    """Other options are in test_cost.py. Softmax may compute somewhat more, because it pads its lists of tiles."""
-    counted, traced = both_counts(text, 512)
-    assert counted <= 1.01 * traced
-    assert traced <= counted * (1.35 if parse_mechanism(text).capabilities.has_backends else 1.01)
+    """Other options are in test_cost.py."""
+    check_cost(parse_mechanism(text))
 
 
 # ---- the worked example of the docs ----

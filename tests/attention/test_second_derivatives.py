@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.testing import call, defined, segments_for, vectors
 from tests.attention.cells import quick
-from tests.attention.test_registry import TABLE, defined, segments_for, served, vectors
+from tests.attention.test_registry import TABLE
 
 STEP = 1e-5
 # These mechanisms have separate code; the others are marked slow, as each compiles for seconds.
@@ -54,7 +55,7 @@ def rows_for(text: str) -> list[np.ndarray]:
 
 
 def loss(text: str, backend: str, segments: jax.Array, *x: jax.Array) -> jax.Array:
-    return jnp.sin(served(text, *x, backend, segments)).sum()
+    return jnp.sin(call(parse_mechanism(text), *x, backend=backend, segments=segments)).sum()
 
 
 def defined_loss(text: str, segments: np.ndarray, *steps: tuple[float, tuple[np.ndarray, ...]]) -> float:
@@ -62,7 +63,7 @@ def defined_loss(text: str, segments: np.ndarray, *steps: tuple[float, tuple[np.
     at = [np.asarray(x, np.float64) for x in inputs()]
     for size, direction in steps:
         at = [x + size * np.asarray(dx, np.float64) for x, dx in zip(at, direction, strict=True)]
-    return float(np.sin(defined(text, segments, *at)).sum())
+    return float(np.sin(defined(parse_mechanism(text), TABLE[text], segments, *at)).sum())
 
 
 def along(x: tuple[jax.Array, ...], direction: tuple[np.ndarray, ...]) -> jax.Array:

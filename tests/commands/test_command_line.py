@@ -171,7 +171,9 @@ def test_a_config_file_that_does_not_load_is_bad_input(known, monkeypatch, tmp_p
 
 @LOADING
 def test_a_config_file_that_is_not_there_is_named(known, monkeypatch, tmp_path):
-    with pytest.raises(InputError, match=rf"^config: No such file or directory: '{tmp_path}/none\.py'$"):
+    with pytest.raises(
+        InputError, match=rf"^config: there is no file '{tmp_path}/none\.py', and no config of this name; "
+    ):
         parse_with_config(known, monkeypatch, f'--config={tmp_path}/none.py')
 
 

@@ -36,7 +36,7 @@ def test_which_layers_share_parameters(fields: dict, numbers: tuple[int, ...]):
         ({'layers': 0}, 'model.layers is 0'),
         ({'scan_unroll': 0}, 'model.scan_unroll is 0'),
         ({'sharing': 'half'}, "model.sharing is 'half'; known: none, all"),
-        ({'remat': 'some'}, "model.remat is 'some'; known: none, full, dots"),
+        ({'remat': 'some'}, "model.remat is 'some'; known: none, dots, full, auto"),
         ({'heads': 0}, 'model.heads is 0'),
         ({'layer_groups': 2}, "model.layer_groups is 2; it must be 1 without model.sharing 'all'"),
         ({'inner_layers': 2}, "model.inner_layers is 2; it must be 1 without model.sharing 'all'"),

@@ -1,4 +1,7 @@
-"""Lists the documentation pages, their fenced blocks, and the commands in these blocks."""
+"""Lists the documentation pages, their fenced blocks, and the commands in these blocks.
+
+`make docs` writes the pages in docs/generated/ and runs the tutorials. The first page, docs/index.md, only lists pages.
+"""
 
 import dataclasses
 import re
@@ -7,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *sorted((ROOT / 'docs').rglob('*.md'))]
+GUIDES = [path for path in sorted((ROOT / 'docs').glob('*.md')) if path.name != 'index.md']
+PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *GUIDES, *sorted((ROOT / 'docs' / 'results').glob('*.md'))]
+TUTORIALS = sorted((ROOT / 'docs' / 'tutorials').glob('*.md'))
 NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
 
 

@@ -26,6 +26,7 @@ from efficient_attention.config.dict_conversion import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.processes import allocator
+from efficient_attention.programs.dispatch import PROGRAMS, load_program
 from efficient_attention.tasks.encoded_examples import EncodedExamples
 from efficient_attention.training import loop
 from efficient_attention.training.guarded_run import check_best_metric
@@ -33,7 +34,6 @@ from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.run import Run, build_run
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
-from efficient_attention.training.step_profile import check_profiled_steps
 from tests.documents.pages import ROOT, Block, Command, blocks, commands, read
 from tests.documents.tiny import BEFORE, BEGUN, SKIPPED, TRAINED, shrunk, tiny_arguments
 from tests.one_device import see_one_device
@@ -140,7 +140,7 @@ def trace_first_step(
 
     Parameters are zeros unless they come from a checkpoint.
     """
-    check_profiled_steps(profile, 0, config.train.steps)
+    del profile
     run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)
     run.task.prepare_training()
@@ -214,7 +214,9 @@ def parse(line: Command, patch: pytest.MonkeyPatch) -> None:
         return  # a script of another project
     known = set(flags.FLAGS)
     patch.setattr(sys, 'argv', words)
-    patch.setattr(command, 'parse_flags', then_stop(command.parse_flags, check_config))
+    stopping = then_stop(command.parse_flags, check_config)
+    for module in (command, *map(load_program, PROGRAMS)):
+        patch.setattr(module, 'parse_flags', stopping)
     patch.chdir(ROOT)
     try:
         with pytest.raises(Parsed):

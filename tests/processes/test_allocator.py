@@ -13,7 +13,7 @@ import textwrap
 import pytest
 
 from efficient_attention.processes import allocator
-from efficient_attention.processes.allocator import SWITCH, keep_freed_memory
+from efficient_attention.processes.allocator import SWITCH, keep_freed_memory, tune_allocator
 
 NEEDS_GLIBC = pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='needs glibc')
 
@@ -49,6 +49,17 @@ def test_the_switch_leaves_it_alone(library, monkeypatch):
     monkeypatch.setenv(SWITCH, 'default')
     assert keep_freed_memory() == f'allocator: not tuned ({SWITCH}=default)'
     assert not library.calls
+
+
+def test_the_allocator_is_mentioned_only_if_asked_or_refused(library, monkeypatch, capsys):
+    tune_allocator()
+    assert len(library.calls) == 4 and capsys.readouterr().err == ''
+    library.refused = (-1,)
+    tune_allocator()
+    assert capsys.readouterr().err == 'allocator: glibc refused M_TRIM_THRESHOLD\n'
+    monkeypatch.setenv(SWITCH, 'default')
+    tune_allocator()
+    assert capsys.readouterr().err == f'allocator: not tuned ({SWITCH}=default)\n'
 
 
 @pytest.mark.parametrize('system, libc', [('Darwin', ''), ('Linux', ''), ('Linux', 'musl')])

@@ -239,5 +239,5 @@ def test_every_command_catches_stop_signals_first():
         assert imports[0].split('  #')[0] == (
             'from efficient_attention.processes.signal_thread import catch_stop_signals'
         ), path
-        keeps = 'keeps_freed_memory=True' if 'print(keep_freed_memory()' in text else ''
+        keeps = 'keeps_freed_memory=True' if '    tune_allocator()\n' in text else ''
         assert text.index(f'    catch_stop_signals({keeps})') < text.index('run_command'), path

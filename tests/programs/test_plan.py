@@ -50,6 +50,16 @@ def test_plans_without_data(plan, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ['plan.json']
 
 
+def test_compares_the_policies_of_remat(plan, monkeypatch, tmp_path):
+    output = tmp_path / 'plan.json'
+    for name, value in {'plan_policies': {'none': 1, 'full': 2}, 'format_policies': 'a table'}.items():
+        monkeypatch.setattr(f'efficient_attention.planning.remat_comparison.{name}', lambda *_, value=value: value)
+    monkeypatch.setattr('efficient_attention.planning.plan.as_dict', lambda number: {'batch_size': number})
+    code, printed, errors = plan(*TINY, '--topology', 'cpu:2', '--compare_remat', '--output', str(output))
+    assert (code, printed) == (0, 'a table\n'), errors
+    assert json.loads(output.read_text()) == {'none': {'batch_size': 1}, 'full': {'batch_size': 2}}
+
+
 def test_figures_that_cannot_be_written_are_one_line(plan, monkeypatch, tmp_path):
     (tmp_path / 'file').touch()
     for name, value in {'plan.make_plan': None, 'report.format_plan': 'a plan', 'plan.as_dict': {}}.items():

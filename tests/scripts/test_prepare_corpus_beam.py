@@ -50,6 +50,8 @@ def test_a_source_of_several_files_is_one_for_each(tmp_path):
     assert file_sources(f'jsonl:{tmp_path}/*.jsonl#text') == [
         f'jsonl:{tmp_path}/{file}.jsonl#text' for file in range(3)
     ]
+    (tmp_path / 'a.parquet').touch()
+    assert file_sources(f'parquet:{tmp_path}/*#text')[-1] == f'parquet:{tmp_path}/a.parquet#text'
     with pytest.raises(InputError, match="data.source is 'stdlib'; it must be made of files: dump:<glob>, "):
         file_sources('stdlib')
     (tmp_path / 'a,b.jsonl').touch()

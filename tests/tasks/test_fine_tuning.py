@@ -216,6 +216,10 @@ def test_a_folder_of_glue_is_its_files(tmp_path: Path):
     names = ExamplesConfig(problem='classification', format='glue', name='sst2', train=folder, dev=folder)
     files = dataclasses.replace(names, train=f'{folder}/train.tsv', dev=f'{folder}/dev.tsv')
     assert files_digest(names) == files_digest(files)
+    saved = 'tests/data/sources/saved_datasets/reviews'
+    table = ExamplesConfig(problem='classification', train=f'{saved}/train', dev=f'{saved}/test')
+    assert files_digest(table) == files_digest(dataclasses.replace(table, train=f'{saved}/train/*.arrow'))
+    assert files_digest(table) != files_digest(dataclasses.replace(table, train=f'{saved}/test'))
     assert globs_and_names_of_split(ExamplesConfig(format='squad', dev='a.json#first:3, b.json'), 'dev') == [
         'a.json',
         'b.json',

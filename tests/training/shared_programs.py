@@ -1,7 +1,5 @@
 """Shares one compiled step among all runs of a config in a test file; the runs differ only in their workdirs.
 
-A chart of the same lines is also drawn only once.
-
 A test file uses it with the mark `pytest.mark.usefixtures('shared_programs')` and an import of the fixture.
 tests/scripts/stress/test_soak.py and tests/processes/test_join_hosts.py test runs that resume in a separate process
 with separately compiled programs.
@@ -17,7 +15,6 @@ from efficient_attention.config.dict_conversion import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training import guarded_run, loop
 from efficient_attention.training.run import Run, make_state
-from efficient_attention.workdir import report
 
 
 class Programs:
@@ -91,16 +88,8 @@ def jitted_state(run: Run) -> Any:
 @pytest.fixture(scope='module')
 def shared_programs() -> Iterator[None]:
     """Makes the train loop take each config's programs from its first run while the tests of a file run."""
-    programs, charts, draw = Programs(), {}, report.line_chart  # tests/conftest.py may have replaced `line_chart`
-
-    def chart_of(*of: Any) -> str:
-        key = repr(of)
-        if key not in charts:
-            charts[key] = draw(*of)
-        return charts[key]
-
+    programs = Programs()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guarded_run, 'build_run', programs.run_of)
         patch.setattr(loop, 'jit_train_step', programs.train_step)
-        patch.setattr(report, 'line_chart', chart_of)
         yield

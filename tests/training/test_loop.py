@@ -87,7 +87,7 @@ def assert_same_state(folder: Path, left: Path, right: Path) -> None:
 
 
 def test_a_run_leaves_everything_behind_that_its_user_needs(unbroken):
-    files = {'config.json', 'tokenizer.json', 'metrics.jsonl', 'report.html', 'environment.json'}
+    files = {'config.json', 'tokenizer.json', 'metrics.jsonl', 'report.html', 'environment.json', 'status.json'}
     assert {path.name for path in unbroken.iterdir()} >= files | {'tensorboard', 'checkpoints'}
     assert CheckpointReader(unbroken).complete_steps() == [10, 20]
     assert list(lines_of(unbroken)) == LINES
@@ -107,7 +107,10 @@ def test_each_program_is_announced_and_its_compilation_is_left_out_of_all_speeds
         with Trainer.note_compilation(trainer, {'token_ids': np.zeros((2, length))}):
             now[0] += seconds
     other = 'compiling the training step for batches of another shape, program 2'
-    assert said == ['compiling the training step', other] and left_out == [5.0, 3.0]
+    assert said == ['compiling the training step', 'compiled in 5 s', other, 'compiled in 3 s'] and left_out == [
+        5.0,
+        3.0,
+    ]
     assert trainer.throughput.measure_rates(4)['tokens_per_second'] == 20.0
 
 

@@ -1,6 +1,7 @@
 """Tests the progress shown during a run: plain lines, a bar, or nothing."""
 
 import io
+import threading
 from types import SimpleNamespace
 
 import jax.numpy as jnp
@@ -30,7 +31,7 @@ class Terminal(io.StringIO):
 
 
 def test_metrics_as_text_in_a_fixed_order():
-    assert format_metrics(METRICS) == ['loss 2.5000', 'tokens/s 12,346', 'waiting 1.2%', 'FLOPs 40.0%']
+    assert format_metrics(METRICS) == ['loss 2.5000', 'tokens/s 12,346', 'waiting for input 1.2 %', 'FLOPs 40.0 %']
     assert format_metrics({'loss': float('nan')}) == ['loss nan']
 
 
@@ -76,11 +77,42 @@ def test_the_time_of_later_compilations_is_left_out_of_the_speed():
 
 def test_the_bar_too_leaves_out_compilations():
     bar = BarProgress(100, start_step=0, console=Console(file=io.StringIO()))
-    column = bar.display.columns[2]
+    column = bar.display.columns[-2]
     column.render(SimpleNamespace(completed=1, elapsed=30.0, remaining=99))
     bar.exclude_seconds(40.0)
     drawn = column.render(SimpleNamespace(completed=6, elapsed=75.0, remaining=94))
     assert drawn.plain == '0:01:34 left'
+
+
+def test_a_line_breaks_each_silence_of_ten_seconds():
+    now, doing, stream = [0.0], ['compiling'], io.StringIO()
+    progress = LineProgress(100, start_step=0, stream=stream, activity=lambda: doing[0], clock=lambda: now[0])
+    for now[0] in range(0, 26):
+        progress.break_silence()
+    progress.print_line('compiled')
+    progress.advance_display(7)
+    doing[0] = 'training'
+    for now[0] in range(26, 37):
+        progress.break_silence()
+    assert stream.getvalue().splitlines() == [
+        'step 0/100  compiling for 10 s',
+        'step 0/100  compiling for 20 s',
+        'compiled',
+        'step 7/100  training for 9 s',
+    ]
+
+
+def test_a_thread_breaks_silences_until_the_end(monkeypatch):
+    monkeypatch.setattr('efficient_attention.training.progress.QUIET_SECONDS', 0.0)
+    monkeypatch.setattr('efficient_attention.training.progress.LOOK_SECONDS', 0.001)
+    stream = io.StringIO()
+    with show_progress(10, stream=stream, activity=lambda: 'evaluating'):
+        while 'step 0/10  evaluating for 0 s\n' not in stream.getvalue():
+            pass
+    threads = [thread for thread in threading.enumerate() if thread.name == 'progress']
+    for thread in threads:
+        thread.join(5.0)
+        assert not thread.is_alive()
 
 
 def test_without_a_terminal_there_are_lines():
@@ -88,7 +120,9 @@ def test_without_a_terminal_there_are_lines():
     with show_progress(10, stream=stream) as progress:
         progress.advance_display(1)
         progress.report_metrics(5, METRICS)
-    assert stream.getvalue().startswith('step 5/10  loss 2.5000  tokens/s 12,346  waiting 1.2%  FLOPs 40.0%  0:00:0')
+    assert stream.getvalue().startswith(
+        'step 5/10  loss 2.5000  tokens/s 12,346  waiting for input 1.2 %  FLOPs 40.0 %  0:00:0'
+    )
     assert '\x1b' not in stream.getvalue()
 
 
@@ -103,7 +137,7 @@ def test_a_terminal_has_a_bar_and_lines_above_it(monkeypatch):
     assert '10/10' in stream.getvalue()
 
 
-@pytest.mark.parametrize(('width', 'last'), [(80, 'FLOPs'), (100, 'FLOPs 40.0%')])
+@pytest.mark.parametrize(('width', 'last'), [(80, 'waiting for input 1.2 %'), (110, 'FLOPs 40.0 %')])
 def test_the_bar_stays_on_one_line(width, last):
     console = Console(file=io.StringIO(), width=width, height=20, force_terminal=True)
     bar = BarProgress(10_000, start_step=0, console=console)

@@ -58,6 +58,7 @@ def get_config() -> ConfigDict:
     config.checkpoint.every_steps = 10
     config.eval.every_steps = 8
     config.eval.batch_size = 8
+    config.eval.samples = 0  # tests/training/test_run_samples.py has them
     return config
 
 

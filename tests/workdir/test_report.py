@@ -1,32 +1,51 @@
 """Tests that the report of a run is complete and self-contained, whatever files the workdir has."""
 
+import base64
+import hashlib
 import html.parser
 import json
+import math
 import re
+import shutil
+import subprocess
 
 import pytest
 
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, RunError, RunStopped
 from efficient_attention.workdir.environment import write_environment
 from efficient_attention.workdir.metrics import MetricsLog
-from efficient_attention.workdir.report import main, metric_series, unigram_baselines, write_report
+from efficient_attention.workdir.report import main, metric_series, thin_curve, unigram_baselines, write_report
+from efficient_attention.workdir.run_status import record_end, record_start
+from efficient_attention.workdir.samples_log import append_samples
 
 
 class Page(html.parser.HTMLParser):
-    """Collects the tags and the texts of an HTML page."""
+    """Collects the tags of an HTML page, their attributes, the visible texts, and the texts of scripts and styles."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.tags: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.words: list[str] = []
+        self.code: dict[str, str] = {}
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list) -> None:
-        del attrs
-        self.tags.append(tag)
+        self.tags.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
-        self.words.append(data)
+        tag, attributes = self.tags[-1] if self.tags else ('', {})
+        if self.cdata_elem == tag:
+            self.code[attributes.get('id') or tag] = data
+        else:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return ' '.join(' '.join(self.words).split())
+
+    @property
+    def charts(self) -> dict[str, dict]:
+        return {chart['title']: chart for chart in json.loads(self.code['data'])['charts']}
 
 
 @pytest.fixture
@@ -44,39 +63,156 @@ def workdir(tmp_path):
     return workdir
 
 
+def page_of(workdir) -> Page:
+    return Page(write_report(workdir).read_text(encoding='utf-8'))
+
+
 def test_the_page_holds_metrics_baseline_config_and_environment(workdir):
-    path = write_report(workdir)
-    assert path == workdir / 'report.html'
-    page = Page(path.read_text())
-    text = ' '.join(page.words)
+    assert write_report(workdir) == workdir / 'report.html'
+    page = page_of(workdir)
     for part in (
         'held-out, step 30',
         '3',
         '4',
         'unigram',
         '25.0% lower',
-        'of 40 steps',
         'a <b> & c',
         '["bias"]',
         'jaxlib',
+        'my <run>',
     ):
+        assert part in page.text, part
+    assert 'state not recorded at step 30 of 40' in page.text
+    assert 'train.steps 40 1000' in page.text, 'fields that differ from their defaults, with both values'
+    assert 'note a <b> & c' in page.text, 'other fields'
+    loss = page.charts['masked_loss']
+    assert loss['lines'][0] == {'label': 'train', 'steps': [10, 20, 30], 'values': [0.9, 0.45, 0.3]}
+    assert loss['baseline'] == 4.0
+    assert set(page.charts) == {'masked_loss', 'learning_rate', 'tokens_per_second'}, 'no chart of a constant metric'
+
+
+def test_every_metric_of_the_page_is_defined(workdir):
+    terms = page_of(workdir).text.partition('What the terms mean')[2]
+    for part in (
+        'masked_loss nats',
+        'tokens_per_second tokens/s',
+        'learning_rate',
+        'held-out',
+        'step',
+        'unigram_masked_loss',
+    ):
+        assert part in terms, part
+
+
+def test_the_page_may_load_nothing_and_run_only_its_own_script(workdir):
+    page = page_of(workdir)
+    assert not re.findall(r'https?://(?!www\.w3\.org/2000/svg)', (workdir / 'report.html').read_text())
+    assert not {'link', 'img', 'iframe'} & {tag for tag, _ in page.tags}
+    assert not [
+        value
+        for _, of in page.tags
+        for name, value in of.items()
+        if name in ('src', 'href', 'style') or name.startswith('on')
+    ]
+    (policy,) = (of['content'] for tag, of in page.tags if of.get('http-equiv') == 'Content-Security-Policy')
+    rules = dict(rule.strip().split(' ', 1) for rule in policy.split(';'))
+    assert rules['default-src'] == "'none'" and rules['base-uri'] == "'none'"
+    for tag in ('script', 'style'):
+        digest = base64.b64encode(hashlib.sha256(page.code[tag].encode()).digest()).decode()
+        assert rules[f'{tag}-src'] == f"'sha256-{digest}'"
+
+
+def test_texts_of_files_stay_texts(tmp_path):
+    evil = '</script><script>alert(1)</script>'
+    with MetricsLog(tmp_path) as log:
+        for step in (1, 2):
+            log.write_metrics(step, evil, {evil: step})
+    append_samples(tmp_path, 2, evil, [{'input': evil, 'output': evil}])
+    (tmp_path / 'config.json').write_text(json.dumps({evil: evil, 'train': {evil: evil}}))
+    (tmp_path / 'environment.json').write_text(json.dumps({evil: evil}))
+    page = page_of(tmp_path)
+    assert evil in page.charts
+    assert [tag for tag, _ in page.tags].count('script') == 2
+    assert evil not in (tmp_path / 'report.html').read_text()
+
+
+def test_long_curves_become_means_with_the_extremes_of_each_group():
+    steps = list(range(10_000))
+    values = [0.0] * 10_000
+    values[5] = 30.0
+    values[25] = math.nan
+    curve = thin_curve(steps, values)
+    assert {name: len(found) for name, found in curve.items()} == dict.fromkeys(
+        ('steps', 'values', 'low', 'high'), 1000
+    )
+    assert (curve['values'][0], curve['low'][0], curve['high'][0]) == (3, 0, 30)
+    assert curve['values'][2] == 0 and curve['steps'][-1] == 9999
+    assert thin_curve([1, 2], [1.23456789, math.inf]) == {'steps': [1, 2], 'values': [1.23457, None]}
+
+
+@pytest.mark.parametrize(
+    'state, error, said',
+    [
+        ('running', None, 'running at step 30 of 40'),
+        ('complete', None, 'complete 30 of 40 steps, ended by early stopping'),
+        ('stopped', RunStopped(), 'stopped at step 30 of 40'),
+        ('failed', RunError('the disk is full'), 'failed at step 30 of 40 RunError: the disk is full'),
+    ],
+)
+def test_the_page_tells_state_command_and_duration(workdir, monkeypatch, state, error, said):
+    monkeypatch.setattr('sys.orig_argv', ['python', 'train.py', '--workdir', 'my <run>'])
+    record_start(workdir)
+    if state != 'running':
+        record_end(workdir, error)
+    text = page_of(workdir).text
+    for part in (said, "python train.py --workdir 'my <run>'", '0:00:00 (hours:minutes:seconds)', ' UTC'):
         assert part in text, part
-    assert page.tags.count('svg') == 3  # charts of loss, learning rate (although constant) and tokens per second
-    assert 'my <run>' in text
 
 
-def test_the_page_needs_nothing_from_outside(workdir):
-    text = write_report(workdir).read_text()
-    addresses = set(re.findall(r'https?://[^"\' <]+', text))
-    # these addresses are names of XML namespaces, not links
-    assert addresses <= {'http://www.w3.org/2000/svg', 'http://www.w3.org/1999/xlink'}
-    assert not {'script', 'link', 'img', 'iframe'} & set(Page(text).tags)
+def test_the_page_shows_the_newest_samples_first(workdir):
+    for step in range(1, 51):
+        append_samples(workdir, step, 'translations', [{'input': 'ein', 'output': f'one {step}', 'target': 'a'}])
+    text = page_of(workdir).text
+    assert 'Step 50: translations input ein output one 50 target a Step 47: translations' in text
+    assert text.count('translations') <= 20
+
+
+@pytest.mark.skipif(not shutil.which('node'), reason='no node')
+def test_the_script_draws_every_chart_of_a_page(workdir, tmp_path):
+    """Runs the page's script with a stand-in for the browser, which counts what it makes."""
+    page = page_of(workdir)
+    (tmp_path / 'run.js').write_text(BROWSER + page.code['script'] + '\nconsole.log(JSON.stringify(made));')
+    done = subprocess.run(
+        ['node', str(tmp_path / 'run.js'), page.code['data']], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    assert made['svg'] == made['figure'] == 3
+    assert made['path'] == 4 and made['button'] == 2
+
+
+# A document whose elements only remember their attributes.
+BROWSER = """
+const made = {};
+class Node {
+  constructor(tag) { made[tag] = (made[tag] ?? 0) + 1; this.style = {}; }
+  setAttribute(name, value) { if (/NaN|undefined/.test(value)) throw Error(`${name}=${value}`); }
+  append() {}
+  addEventListener() {}
+  replaceChildren() {}
+}
+globalThis.document = {
+  createElement: tag => new Node(tag),
+  createElementNS: (_, tag) => new Node(tag),
+  getElementById: id => id === 'data' ? {textContent: process.argv[2]} : new Node('place'),
+};
+"""
 
 
 def test_metrics_alone_are_enough(tmp_path):
     with MetricsLog(tmp_path) as log:
         log.write_metrics(1, 'train', {'loss': 1.0})
-    assert 'Config' not in write_report(tmp_path).read_text()
+    assert 'Config' not in page_of(tmp_path).text
 
 
 @pytest.mark.parametrize(

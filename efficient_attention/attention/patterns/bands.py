@@ -77,7 +77,7 @@ class Window(Pattern):
 
     A query reads up to 2 radius + 1 keys.
     Source: Beltagy et al. 2020, arXiv 2004.05150 (Longformer), section 3.1; `radius` is the window in its released
-        code.
+    code.
     """
 
     radius: int

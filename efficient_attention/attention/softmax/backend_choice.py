@@ -2,18 +2,17 @@
 or the first backend of 'auto' that supports the request.
 """
 
-import functools
-import logging
 from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax import Array
 
+from efficient_attention.attention.choice_log import Refusal, note_choice
 from efficient_attention.attention.devices import cpu_core_count, device_count, device_tuning
 from efficient_attention.attention.implementation import Result
 from efficient_attention.attention.logits import query_chunks as logits
 from efficient_attention.attention.logits.definition import attend_dense, request_pattern
-from efficient_attention.attention.mechanism import ensure_kind
+from efficient_attention.attention.mechanism import UnsupportedError, ensure_kind
 from efficient_attention.attention.patterns import head_patterns
 from efficient_attention.attention.patterns.pattern import pattern_text
 from efficient_attention.attention.request import Request
@@ -96,16 +95,16 @@ def compute_attention(request: Request) -> tuple[Array, Array | None]:
     """
     if request.backend != 'auto':
         return BACKENDS[request.backend](request)
-    lacks: dict[str, str] = {}
+    refusals: dict[str, Refusal] = {}
     for name in auto_order(request):
         try:
             result = BACKENDS[name](request)
         except NotImplementedError as error:
-            lacks[name] = str(error)
+            refusals[name] = Refusal(str(error), error.features if isinstance(error, UnsupportedError) else ())
             continue
-        log_choice(name, pattern_text(request_pattern(request)), '; '.join(lacks.values()))
+        note_choice(name, pattern_text(request_pattern(request)), refusals)
         return result
-    raise NotImplementedError('; '.join(f'{name}: {error}' for name, error in lacks.items()))
+    raise NotImplementedError('; '.join(f'{name}: {refusal.message}' for name, refusal in refusals.items()))
 
 
 def auto_order(request: Request) -> list[str]:
@@ -152,10 +151,3 @@ def is_dense_loop_faster(request: Request) -> bool:
 def may_hold_all_pairs(backend: str, queries: int, keys: int) -> bool:
     """Returns whether a call with this backend may build arrays of all query-key pairs, such as a bias."""
     return backend not in TILED and queries * keys <= MOST_DENSE_PAIRS
-
-
-@functools.cache
-def log_choice(backend: str, pattern: str, lacks: str) -> None:
-    """Logs once for each pattern which backend 'auto' chose, and what the backends before it lack."""
-    line = 'attention: Softmax over %s runs on the %s backend%s'
-    logging.getLogger(__name__).info(line, pattern, backend, f'; {lacks}' if lacks else '')

@@ -1,5 +1,5 @@
-"""Reads sentences with one tag per word, from CoNLL columns, CoNLL-U files, or JSON lines with a list of words and a
-list of tags.
+"""Reads sentences with one tag per word, from CoNLL columns, CoNLL-U files, or tables with a list of words and a list
+of tags (JSON lines, Parquet, Arrow, TFDS).
 
 In a CoNLL file a line has a word and its columns, separated by tabs if the line has a tab, otherwise by spaces. A blank
 line ends a sentence. By default the word is the first column and the tag the last. `examples.text` and `examples.label`
@@ -185,6 +185,8 @@ def _sentence_from_json_row(config: ExamplesConfig, row: TableRow, *, is_test: b
 
 def _string_list_field(row: TableRow, column: str, field: str) -> tuple[str, ...]:
     value = row.column_value(column, field=field)
+    if column in row.class_names and isinstance(value, list):
+        value = [row.class_name(column, one) if isinstance(one, int) else one for one in value]
     if not isinstance(value, list) or not value or not all(isinstance(one, str) and one.strip() for one in value):
         raise InputError(f'{row.file_and_line}: field {column!r} is not a list of texts')
     return tuple(value)

@@ -1,7 +1,7 @@
 """Selects some of a file's examples by a suffix of the file name, such as '#articles:0-3/5' in
 'dev-v2.0.json#articles:0-3/5'.
 
-    <globs>                     all examples; globs or paths, separated by commas
+    <globs>                     all examples; globs or paths, separated by commas; also tables, where a format has them
     <glob>#articles:0-3/5       of five shares of the articles, the shares 0 to 3 (one share: '#articles:4/5')
     <glob>#first:10000          the first 10,000
     <glob>#articles:0-3/5#first:100   both selections, one after the other
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from efficient_attention.data.preparation.held_out_documents import document_hash
+from efficient_attention.data.sources.tables import TFDS, expand_table_names
 from efficient_attention.data.sources.text_files import find_files
 from efficient_attention.errors import InputError
 
@@ -33,18 +34,21 @@ class ExampleSelector(Protocol):
         """Returns the selected rows, in order."""
 
 
-def parse_file_selections(text: str) -> Iterator[tuple[tuple[Path, ...], ExampleSelector]]:
+def parse_file_selections(text: str, *, has_tables: bool = False) -> Iterator[tuple[tuple[Path, ...], ExampleSelector]]:
     """Yields, for each of the comma-separated sources, its files and the function that selects from their examples.
+
+    `has_tables`: whether the format also allows names of TFDS splits, which are yielded as they are, and saved folders.
 
     Raises:
         InputError: no file matches, or a selection has another form than above.
     """
     for source in text.split(','):
         glob, *selections = source.strip().split('#')
-        if glob.startswith('tfds:'):
+        if glob.startswith(TFDS) and not has_tables:
             raise InputError(f'{glob}: this format is read only from files, not from TFDS')
+        files = tuple(map(Path, expand_table_names(glob))) if has_tables else find_files(glob)
         steps = [_parse_selection(selection, source.strip()) for selection in selections]
-        yield find_files(glob), _compose_selections(steps)
+        yield files, _compose_selections(steps)
 
 
 def article_titles_in_shares(articles: Sequence[str], first: int, last: int, shares: int) -> set[str]:

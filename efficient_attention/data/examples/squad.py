@@ -1,8 +1,10 @@
-"""Reads questions about a text, with their answers, from SQuAD's JSON files (1.1 and 2.0) or from JSON lines.
+"""Reads questions about a text, with their answers, from SQuAD's JSON files (1.1 and 2.0), JSON lines or tables.
 
-A file `*.json` has SQuAD's layout, {'data': [{'title', 'paragraphs': [{'context', 'qas': [...]}]}]}. Any other file
-has one question per line: {'id', 'question', 'context', 'answers': [{'text', 'answer_start'}]}, optionally 'title' and
-'is_impossible'. A selection can restrict the questions of a file, see `data/examples/example_selection.py`.
+A file `*.json` has SQuAD's layout, {'data': [{'title', 'paragraphs': [{'context', 'qas': [...]}]}]}. A table is a TFDS
+split ('tfds:squad/v1.1:train'), a Parquet file or a folder that Hugging Face's `datasets` saved; its column 'answers'
+has two lists, {'text': [...], 'answer_start': [...]}. Any other file has one question per line: {'id', 'question',
+'context', 'answers': [{'text', 'answer_start'}]}, optionally 'title' and 'is_impossible'. A selection can restrict the
+questions of a file, see `data/examples/example_selection.py`.
 """
 
 import collections
@@ -11,8 +13,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from efficient_attention.data.examples.example_selection import parse_file_selections
+from efficient_attention.data.sources.arrow_files import ARROW_SUFFIXES
 from efficient_attention.data.sources.json_files import read_json, read_json_lines, typed_json_field
+from efficient_attention.data.sources.tables import TFDS, TableRow, read_table
+from efficient_attention.data.sources.text_files import decode_utf8
 from efficient_attention.errors import InputError
 
 
@@ -66,7 +73,7 @@ def read_squad(text: str, *, is_labelled: bool) -> list[Question]:
         InputError: no file matches, or a file has another layout; the message names the file, question and field.
     """
     questions: list[Question] = []
-    for paths, selection in parse_file_selections(text):
+    for paths, selection in parse_file_selections(text, has_tables=True):
         found = [question for path in paths for question in _read_questions(path, is_labelled)]
         questions += selection(found, lambda question: question.title or question.context)
     if not questions:
@@ -91,12 +98,32 @@ def drop_misplaced_answers(questions: Sequence[Question]) -> tuple[list[Question
 
 
 def _read_questions(path: Path, is_labelled: bool) -> Iterator[Question]:
-    if path.name.removesuffix('.gz').endswith('.json'):
+    if str(path).startswith(TFDS) or path.suffix in ARROW_SUFFIXES:
+        for table_row in read_table(str(path)):
+            values, where = _with_listed_answers(table_row), table_row.file_and_line
+            yield _parse_question(values, values, (where, where), is_labelled)
+    elif path.name.removesuffix('.gz').endswith('.json'):
         for row, paragraph, where in _squad_rows(path):
             yield _parse_question(row, paragraph, (where, str(path)), is_labelled)
     else:
         for row, where in read_json_lines(path):
             yield _parse_question(row, row, (where, where), is_labelled)
+
+
+def _with_listed_answers(row: TableRow) -> dict[str, Any]:
+    """Returns the values of a table's row, with a list of answers in place of a list of texts and a list of starts."""
+    answers, where = row.values.get('answers'), f"{row.file_and_line}: field 'answers'"
+    if answers is None:
+        return dict(row.values)
+    lists: list[Any] = [answers.get(name) for name in ('text', 'answer_start')] if isinstance(answers, dict) else []
+    if not lists or not all(isinstance(one, list | np.ndarray) for one in lists):
+        raise InputError(f"{where} has no lists 'text' and 'answer_start'")
+    texts = [decode_utf8(text, where, 1) if isinstance(text, bytes) else text for text in lists[0]]
+    starts = [int(start) if isinstance(start, np.integer) else start for start in lists[1]]
+    if len(texts) != len(starts):
+        raise InputError(f'{where} has {len(texts)} texts and {len(starts)} starts')
+    listed = [{'text': text, 'answer_start': start} for text, start in zip(texts, starts, strict=True)]
+    return {**row.values, 'answers': listed}
 
 
 def _squad_rows(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:

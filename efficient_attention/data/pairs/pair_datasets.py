@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from efficient_attention.data.pairs.toy_problems import parse_toy_problem, toy_pairs
-from efficient_attention.data.sources.tables import TFDS, expand_table_names, read_tables
+from efficient_attention.data.sources.tables import digest_tables, expand_table_names, read_tables
 from efficient_attention.data.sources.text_files import digest_files, find_files, read_lines
 from efficient_attention.errors import InputError, counted
 
@@ -77,9 +77,7 @@ class PairDataset:
             return f'toy:{self.place}'
         if self.kind == 'lines':
             return digest_files([find_single_file(name, self.field) for name in self.columns])
-        files = [name for name in expand_table_names(self.place) if not name.startswith(TFDS)]
-        others = [name for name in expand_table_names(self.place) if name.startswith(TFDS)]
-        return ' '.join([digest_files(find_files(','.join(files))) if files else '', *others, *self.columns])
+        return ' '.join([digest_tables(expand_table_names(self.place)), *self.columns])
 
 
 def parse_pair_datasets(text: str, field: str) -> list[PairDataset]:

@@ -55,7 +55,10 @@ def _open_files(rest: str, shape: Shape) -> _Opened:
 
 
 def _open_tfds(rest: str, shape: Shape) -> _Opened:
-    documents = functools.partial(_tfds_images, *parse_tfds_field(rest), shape)
+    name, split, field = parse_tfds_field(rest)
+    if not field:
+        raise InputError('the field is missing; write tfds:<name>[:<split>]#<field>')
+    documents = functools.partial(_tfds_images, name, split, field, shape)
     return lambda: digest_texts(documents()), documents
 
 

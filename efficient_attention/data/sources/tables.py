@@ -1,8 +1,10 @@
-"""Reads rows with named columns from CSV, TSV and JSON lines (plain or .gz), folders of text files, and TFDS datasets.
+"""Reads rows with named columns from files of several formats, folders of text files, and TFDS datasets.
 
-CSV fields in double quotes may contain commas and line ends. In TSV a quote is an ordinary character, because GLUE's
-files have single ones. A *.txt file is one row: 'text' is its content, 'label' the name of its folder, and 'id' its own
-name, as in IMDB. Errors name the file, the line as an editor counts it, and the column.
+The formats are CSV, TSV, JSON lines (each plain or .gz), Parquet and Arrow. A folder that `save_to_disk` of Hugging
+Face's `datasets` wrote is read as its Arrow files. CSV fields in double quotes may contain commas and line ends. In TSV
+a quote is an ordinary character, because GLUE's files have single ones. A *.txt file is one row: 'text' is its content,
+'label' the name of its folder, and 'id' its own name, as in IMDB. Errors name the file, the line as an editor counts
+it, and the column.
 """
 
 import csv
@@ -13,12 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from efficient_attention.data.sources.arrow_files import ARROW_SUFFIXES, find_table_files, open_arrow_table
 from efficient_attention.data.sources.json_files import SURROGATE, json_type_name, nonfinite_json_text, read_json_lines
-from efficient_attention.data.sources.text_files import decode_utf8, find_files, read_lines, read_text
+from efficient_attention.data.sources.text_files import decode_utf8, digest_files, read_lines, read_text
 from efficient_attention.data.sources.tfds import tfds_rows
 from efficient_attention.errors import InputError
 
-SUFFIXES = ('.csv', '.tsv', '.jsonl', '.txt')
+SUFFIXES = ('.csv', '.tsv', '.jsonl', '.txt', *ARROW_SUFFIXES)
 TFDS = 'tfds:'
 # A number after a colon, such as ':1.0.0', is a version and part of the name.
 TFDS_SPLIT = re.compile('tfds:(?P<name>.+?):(?P<split>[A-Za-z_].*)')
@@ -39,9 +42,9 @@ class TableRow:
 
     Attributes:
         file: path of the file, or 'tfds:name:split'.
-        place: 'line 3' of a file (the header is line 1), 'row 0' of a TFDS dataset.
-        values: column -> text; JSON lines and TFDS have other values, too.
-        class_names: TFDS column -> names of its numbered classes.
+        place: 'line 3' of a file (the header is line 1), 'row 0' of a TFDS dataset or of a Parquet or Arrow file.
+        values: column -> text; JSON lines, Parquet, Arrow and TFDS have other values, too.
+        class_names: column of TFDS, Parquet or Arrow -> names of its numbered classes, or of the classes in its lists.
         header: number of the line with the column names; 0 = there is none.
     """
 
@@ -75,6 +78,8 @@ class TableRow:
             InputError: no such column, no text in it, or nothing but spaces.
         """
         value = self.column_value(column, field=field)
+        if isinstance(value, bytes):  # Parquet files may have text in a column of bytes.
+            value = decode_utf8(value, f'{self.file_and_line}: field {column!r}', offset=1)
         if not isinstance(value, str):
             raise InputError(f'{self.file_and_line}: field {column!r} is {json_type_name(value)}, not a text')
         if SURROGATE.search(value):
@@ -85,6 +90,17 @@ class TableRow:
             raise InputError(f'{self.file_and_line}: field {column!r} is empty')
         return value
 
+    def class_name(self, column: str, number: int) -> str | None:
+        """Returns the name of a numbered class of a column; None for the number -1, which means a hidden label.
+
+        Raises:
+            InputError: the column has no class with this number.
+        """
+        names = self.class_names[column]
+        if number >= len(names):
+            raise InputError(f'{self.file_and_line}: field {column!r} has class {number}; there are {len(names)}')
+        return names[number] if number >= 0 else None
+
     def column_label(self, column: str, *, field: str = '') -> str | None:
         """Returns the label in a column without surrounding spaces; None if the field is empty.
 
@@ -92,13 +108,13 @@ class TableRow:
         A number of JSON or TFDS becomes the text of its value: 1, 1.0 and 1e0 are all '1'. A text is not changed.
 
         Raises:
-            InputError: there is no such column, or its value is NaN, infinite, a list or an object.
+            InputError: there is no such column, or its value is NaN, infinite, a list, an object or an unknown class.
         """
         value = self.column_value(column, field=field)
         if isinstance(value, bool):
             return str(value).lower()
         if isinstance(value, int) and column in self.class_names:
-            return self.class_names[column][value] if value >= 0 else None  # TFDS stores -1 for hidden labels.
+            return self.class_name(column, value)
         if isinstance(value, float):
             if not math.isfinite(value):
                 raise InputError(
@@ -112,7 +128,8 @@ class TableRow:
 
 
 def expand_table_names(sources: str) -> list[str]:
-    """Expands comma-separated globs to the files that match, without repeats; names of TFDS splits stay unchanged.
+    """Expands comma-separated globs and saved folders to their files, without repeats; names of TFDS splits stay
+    unchanged.
 
     Raises:
         InputError: a glob matches no file, or a TFDS dataset has no split.
@@ -120,11 +137,22 @@ def expand_table_names(sources: str) -> list[str]:
     names: list[str] = []
     for source in filter(None, (part.strip() for part in sources.split(','))):
         if not source.startswith(TFDS):
-            names += map(str, find_files(source))
+            names += map(str, find_table_files(source))
         else:
             parse_tfds_split(source)  # This call raises an error if the name has no split.
             names.append(source)
     return list(dict.fromkeys(names))
+
+
+def digest_tables(names: Sequence[str]) -> str:
+    """Returns a text that identifies the content of tables: a hash of all files, then the names of TFDS splits.
+
+    Args:
+        names: some of `expand_table_names`.
+    """
+    files = sorted(Path(name) for name in names if not name.startswith(TFDS))
+    splits = [name for name in names if name.startswith(TFDS)]
+    return ' '.join([digest_files(files) if files else '', *splits])
 
 
 def read_table(name: str, *, columns: Sequence[str] = (), faults: list[str] | None = None) -> Iterator[TableRow]:
@@ -143,6 +171,8 @@ def read_table(name: str, *, columns: Sequence[str] = (), faults: list[str] | No
     if name.startswith(TFDS):
         return _tfds_table(name)
     path = Path(name)
+    if path.suffix in ARROW_SUFFIXES:
+        return _arrow_table(path)
     suffix = path.with_suffix('').suffix if path.suffix == '.gz' else path.suffix
     if suffix == '.jsonl':
         return _json_table(path)
@@ -153,7 +183,9 @@ def read_table(name: str, *, columns: Sequence[str] = (), faults: list[str] | No
         return _rows_with_column_names(
             path, _csv_fields(path) if suffix == '.csv' else _tsv_fields(path), columns, faults
         )
-    raise InputError(f'{path}: not a known kind of table; known: {", ".join(SUFFIXES)}, each also with .gz')
+    raise InputError(
+        f'{path}: not a known kind of table; known: {", ".join(SUFFIXES)}; all but Parquet and Arrow also with .gz'
+    )
 
 
 def read_tables(sources: str, *, columns: Sequence[str] = ()) -> Iterator[TableRow]:
@@ -215,13 +247,18 @@ def _json_table(path: Path) -> Iterator[TableRow]:
         yield TableRow(str(path), where.removeprefix(f'{path}: '), values)
 
 
+def _arrow_table(path: Path) -> Iterator[TableRow]:
+    table = open_arrow_table(path)
+    for index, values in enumerate(table.rows()):
+        yield TableRow(str(path), f'row {index}', values, table.class_names)
+
+
 def _tfds_table(name: str) -> Iterator[TableRow]:
     rows = tfds_rows(*parse_tfds_split(name))
-    features = getattr(getattr(rows, 'dataset_info', None), 'features', None) or {}
-    named = {column: feature.names for column, feature in features.items() if getattr(feature, 'num_classes', 0)}
-    for index in range(len(rows)):
+    named = rows.class_names()
+    for index, row in enumerate(rows):
         place = f'row {index}'
-        values = {column: _to_python_scalar(value, f'{name}: {place}') for column, value in rows[index].items()}
+        values = {column: _to_python_value(value, f'{name}: {place}') for column, value in row.items()}
         yield TableRow(name, place, values, named)
 
 
@@ -233,8 +270,10 @@ def parse_tfds_split(name: str) -> tuple[str, str]:
     return match['name'], match['split']
 
 
-def _to_python_scalar(value: Any, where: str) -> Any:
+def _to_python_value(value: Any, where: str) -> Any:
     if isinstance(value, bytes):
         # TFDS texts have no byte order mark. An offset above 0 makes `decode_utf8` keep such a character.
         return decode_utf8(value, where, offset=1)
+    if isinstance(value, list):
+        return [_to_python_value(one, where) for one in value]
     return value.item() if hasattr(value, 'item') and getattr(value, 'ndim', 0) == 0 else value

@@ -5,8 +5,11 @@
     text:<globs>#paragraphs        the same files, documents separated by blank lines
     jsonl:<globs>#<field>          JSON lines, plain, .gz or .bz2, one document per row
     dump:<globs>                   XML dumps of Wikipedia, plain, .gz or .bz2, one document per article, without markup
+    parquet:<globs>#<field>        Parquet files, one document per row
+    arrow:<globs>#<field>          Arrow files, or a split's folder that `save_to_disk` of Hugging Face's datasets wrote
     arrayrecord:<globs>            records of UTF-8 text, one document per record
-    tfds:<name>[:<split>]#<field>  a TensorFlow Datasets dataset, without TensorFlow; split 'train' by default
+    tfds:<name>[:<split>][#<field>]  a prepared TensorFlow Datasets dataset, without TensorFlow; split 'train' by
+                                   default, and the field 'text' or the only text
 
 <globs> is one glob or several, separated by commas.
 """
@@ -20,6 +23,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from efficient_attention.data.sources.array_records import array_record_documents
+from efficient_attention.data.sources.arrow_files import arrow_documents, find_table_files
 from efficient_attention.data.sources.json_files import json_documents
 from efficient_attention.data.sources.stdlib_documents import stdlib_documents, stdlib_files
 from efficient_attention.data.sources.text_files import digest_files, find_files, read_lines, read_text
@@ -114,6 +118,15 @@ def _open_records(rest: str) -> _Opened:
     return 'arrayrecord', functools.partial(digest_files, files), functools.partial(array_record_documents, files)
 
 
+def _open_tables(rest: str, kind: str) -> _Opened:
+    sources, _, field = rest.partition('#')
+    if not field:
+        raise InputError(f'the field is missing; write {KINDS[kind]}')
+    files = [path for source in sources.split(',') for path in find_table_files(source.strip())]
+    documents = functools.partial(arrow_documents, files, field)
+    return f'{kind}#{field}', functools.partial(digest_files, files), documents
+
+
 def _open_tfds(rest: str) -> _Opened:
     documents = functools.partial(tfds_documents, *parse_tfds_field(rest))
     return 'tfds', lambda: digest_texts(documents()), documents
@@ -124,14 +137,18 @@ KINDS = {  # kind of source (the word before the colon) -> how to write it in a 
     'text': 'text:<glob>[#paragraphs]',
     'jsonl': 'jsonl:<glob>#<field>',
     'dump': 'dump:<glob>',
+    'parquet': 'parquet:<glob>#<field>',
+    'arrow': 'arrow:<glob or saved folder>#<field>',
     'arrayrecord': 'arrayrecord:<glob>',
-    'tfds': 'tfds:<name>[:<split>]#<field>',
+    'tfds': 'tfds:<name>[:<split>][#<field>]',
 }
 _OPENERS: dict[str, Callable[[str], _Opened]] = {
     'stdlib': _open_stdlib,
     'text': _open_text,
     'jsonl': _open_json,
     'dump': _open_dump,
+    'parquet': functools.partial(_open_tables, kind='parquet'),
+    'arrow': functools.partial(_open_tables, kind='arrow'),
     'arrayrecord': _open_records,
     'tfds': _open_tfds,
 }

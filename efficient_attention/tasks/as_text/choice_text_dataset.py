@@ -16,8 +16,7 @@ import numpy as np
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.multiple_choice import ChoiceQuestion, read_choices
 from efficient_attention.data.pairs.pair_datasets import TextPair
-from efficient_attention.data.sources.tables import TFDS, expand_table_names
-from efficient_attention.data.sources.text_files import digest_files, find_files
+from efficient_attention.data.sources.tables import digest_tables, expand_table_names
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.as_text.scored_text_dataset import NO_LABEL, ScoredTextDataset, parse_label_indices
 from efficient_attention.tasks.metrics.glue import accuracy
@@ -55,10 +54,7 @@ class ChoiceTextDataset(ScoredTextDataset[ChoiceQuestion]):
 
     def digest(self) -> str:
         """Returns a text that identifies the examples: hashes of the files, the format and the columns."""
-        names = [name for name in expand_table_names(self.files) if name.startswith(TFDS)]
-        files = [name for name in expand_table_names(self.files) if not name.startswith(TFDS)]
-        digest = digest_files(find_files(','.join(files))) if files else ''
-        return ' '.join(['choices', self.format, digest, *names, *self.columns])
+        return ' '.join(['choices', self.format, digest_tables(expand_table_names(self.files)), *self.columns])
 
     def to_text_pair(self, example: ChoiceQuestion) -> TextPair:
         """Returns a question as a source text with choices and context, and a target text that names the right choice.

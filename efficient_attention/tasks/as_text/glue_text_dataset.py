@@ -17,8 +17,7 @@ from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.glue import DIAGNOSTIC, GLUE, IMPLICATION, INFERENCE, glue_sources, glue_task
 from efficient_attention.data.examples.labelled_text import LabelledText, numeric_label, read_labelled
 from efficient_attention.data.pairs.pair_datasets import TextPair
-from efficient_attention.data.sources.tables import TFDS
-from efficient_attention.data.sources.text_files import digest_files, find_files
+from efficient_attention.data.sources.tables import digest_tables
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.as_text.scored_text_dataset import (
     ScoredTextDataset,
@@ -78,10 +77,7 @@ class GlueTextDataset(ScoredTextDataset[LabelledText]):
 
     def digest(self) -> str:
         """Returns a text that identifies the examples: the task, a hash of the files and the names of TFDS datasets."""
-        names = glue_sources(self.files, self.split)
-        files = [name for name in names if not name.startswith(TFDS)]
-        others = [name for name in names if name.startswith(TFDS)]
-        return ' '.join(['glue', self.task, digest_files(find_files(','.join(files))) if files else '', *others])
+        return ' '.join(['glue', self.task, digest_tables(glue_sources(self.files, self.split))])
 
     def to_text_pair(self, example: LabelledText) -> TextPair:
         """Returns an example as a source text in T5's form, and a target text with the label as word or number."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from efficient_attention.data.examples.example_selection import parse_file_selections
 from efficient_attention.data.examples.squad import Question, read_squad
 from efficient_attention.data.pairs.pair_datasets import TextPair
-from efficient_attention.data.sources.text_files import digest_files
+from efficient_attention.data.sources.tables import digest_tables
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.as_text.scored_text_dataset import ScoredTextDataset, remove_whitespace
 from efficient_attention.tasks.metrics.squad import squad2_scores, squad_scores
@@ -38,7 +38,8 @@ class SquadTextDataset(ScoredTextDataset[Question]):
     def digest(self) -> str:
         """Returns a text that identifies the examples: hashes of the files, and the selected parts of the files."""
         selections = [one.partition('#')[2] for one in self.files.split(',')]
-        digests = [digest_files(paths) for paths, _ in parse_file_selections(self.files)]
+        found = parse_file_selections(self.files, has_tables=True)
+        digests = [digest_tables([*map(str, paths)]).lstrip() for paths, _ in found]
         return ' '.join(['squad', *digests, *selections])
 
     def to_text_pair(self, example: Question) -> TextPair:

@@ -20,7 +20,11 @@ from efficient_attention.tasks.problems.one_label import (
     OneLabelProblem,
     pair_with_predictions,
 )
-from efficient_attention.tasks.problems.prediction_files import write_glue_submissions, write_prediction_json_lines
+from efficient_attention.tasks.problems.prediction_files import (
+    text_fields,
+    write_glue_submissions,
+    write_prediction_json_lines,
+)
 from efficient_attention.tasks.problems.problem import Feature, Outputs, mean_logits
 
 SUFFIXES = {MATCHED_SPLIT: '_matched', MISMATCHED_SPLIT: '_mismatched'}
@@ -130,13 +134,15 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
         split: str,
         folder: Path,
     ) -> list[Path]:
-        """Writes GLUE's 'test' split as '<task>.tsv', and other splits as JSON lines of id, label and probabilities."""
+        """Writes GLUE's 'test' split as '<task>.tsv', and other splits as JSON lines of id, texts, label and
+        probabilities.
+        """
         if self.glue and split == 'test':
             return write_glue_submissions(
                 self.glue.title, examples, [guess.label if guess else None for guess in predictions], folder
             )
         pairs = zip(examples, predictions, strict=True)
-        rows = [{'id': one.id, **dataclasses.asdict(guess)} for one, guess in pairs if guess]
+        rows = [{'id': one.id, **text_fields(one), **dataclasses.asdict(guess)} for one, guess in pairs if guess]
         return [write_prediction_json_lines(rows, split, folder)]
 
     def prediction_to_python(self, prediction: ClassPrediction | None) -> dict[str, Any] | None:

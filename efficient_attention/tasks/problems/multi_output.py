@@ -12,7 +12,7 @@ from efficient_attention.data.examples.labelled_text import LabelledText
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.one_label import OneLabelProblem
-from efficient_attention.tasks.problems.prediction_files import write_prediction_json_lines
+from efficient_attention.tasks.problems.prediction_files import text_fields, write_prediction_json_lines
 from efficient_attention.tasks.problems.problem import Feature, Outputs, mean_logits
 
 LIKELY = 0.5  # minimum probability of a predicted label
@@ -62,9 +62,10 @@ class MultiOutputProblem(OneLabelProblem[dict[str, float] | None]):
     def write_predictions(
         self, examples: Sequence[LabelledText], predictions: Sequence[dict[str, float] | None], split: str, folder: Path
     ) -> list[Path]:
-        """Writes one JSON object per example, with its id and the fields of `prediction_to_python`."""
-        answers = [(one.id, self.prediction_to_python(guess)) for one, guess in zip(examples, predictions, strict=True)]
-        return [write_prediction_json_lines([{'id': id, **answer} for id, answer in answers if answer], split, folder)]
+        """Writes one JSON object per example, with its id, its texts and the fields of `prediction_to_python`."""
+        answers = [(one, self.prediction_to_python(guess)) for one, guess in zip(examples, predictions, strict=True)]
+        rows = [{'id': one.id, **text_fields(one), **answer} for one, answer in answers if answer]
+        return [write_prediction_json_lines(rows, split, folder)]
 
     def prediction_to_python(self, prediction: dict[str, float] | None) -> dict[str, Any] | None:
         """Returns {'scores': {name: number}} for an example; None if the example was left out and has no prediction.

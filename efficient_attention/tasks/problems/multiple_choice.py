@@ -147,9 +147,21 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         split: str,
         folder: Path,
     ) -> list[Path]:
-        """Writes JSON lines of id, label (the index of the choice, from 0) and probabilities."""
+        """Writes JSON lines of id, context, question, choice, label (the index of the choice, from 0) and
+        probabilities.
+        """
         pairs = [(one, guess) for one, guess in zip(examples, predictions, strict=True) if guess]
-        rows = [{'id': one.id, 'label': guess.index, 'probabilities': guess.probabilities} for one, guess in pairs]
+        rows = [
+            {
+                'id': one.id,
+                'context': one.context,
+                'question': one.question,
+                'choice': guess.choices[guess.index],
+                'label': guess.index,
+                'probabilities': guess.probabilities,
+            }
+            for one, guess in pairs
+        ]
         return [write_prediction_json_lines(rows, split, folder)]
 
     def example_from_python(self, value: Any) -> ChoiceQuestion:

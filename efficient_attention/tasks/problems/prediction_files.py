@@ -39,6 +39,11 @@ def write_glue_submissions(
     return [write_lines(lines, folder / name) for name, lines in files.items()]
 
 
+def text_fields(example: LabelledText) -> dict[str, str]:
+    """Returns the texts of an example by the fields of its prediction: 'text' and 'text_pair'; {} for rows of ids."""
+    return dict(zip(('text', 'text_pair'), example.texts, strict=False))
+
+
 def write_prediction_json_lines(rows: Iterable[dict[str, Any]], split: str, folder: Path) -> Path:
     """Writes predictions as one JSON object per line; returns the path.
 

@@ -12,7 +12,11 @@ from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.glue import METRICS
 from efficient_attention.tasks.problems.one_label import OneLabelProblem, pair_with_predictions
-from efficient_attention.tasks.problems.prediction_files import write_glue_submissions, write_prediction_json_lines
+from efficient_attention.tasks.problems.prediction_files import (
+    text_fields,
+    write_glue_submissions,
+    write_prediction_json_lines,
+)
 from efficient_attention.tasks.problems.problem import Feature, Outputs, mean_logits
 
 HIGHEST_SCORE = 5.0  # the highest score of STS-B
@@ -57,13 +61,13 @@ class Regression(OneLabelProblem[float | None]):
     ) -> list[Path]:
         """Writes the predicted numbers: STS-B's 'test' split as 'STS-B.tsv', other splits as JSON lines.
 
-        Numbers in 'STS-B.tsv' are clipped to [0, 5]. A JSON line has id and label.
+        Numbers in 'STS-B.tsv' are clipped to [0, 5]. A JSON line has id, texts and label.
         """
         if self.glue and split == 'test':
             values = [None if guess is None else f'{np.clip(guess, 0, HIGHEST_SCORE):.3f}' for guess in predictions]
             return write_glue_submissions(self.glue.title, examples, values, folder)
         pairs = zip(examples, predictions, strict=True)
-        rows = [{'id': one.id, 'label': guess} for one, guess in pairs if guess is not None]
+        rows = [{'id': one.id, **text_fields(one), 'label': guess} for one, guess in pairs if guess is not None]
         return [write_prediction_json_lines(rows, split, folder)]
 
     def prediction_to_python(self, prediction: float | None) -> dict[str, Any] | None:

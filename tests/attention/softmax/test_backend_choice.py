@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import pytest
 
 from efficient_attention.attention.attend import attend
+from efficient_attention.attention.choice_log import log_choice
 from efficient_attention.attention.devices import using_device_tuning, using_platform
 from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import Causal, Window
 from efficient_attention.attention.relative import Relative
-from efficient_attention.attention.softmax.backend_choice import log_choice, may_hold_all_pairs
+from efficient_attention.attention.softmax.backend_choice import may_hold_all_pairs
 from efficient_attention.attention.softmax.definition import Softmax
 from tests.attention.cells import inputs
 

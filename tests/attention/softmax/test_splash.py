@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.attend import attend
+from efficient_attention.attention.choice_log import log_choice
 from efficient_attention.attention.device_mesh import shard_activations, using_mesh
 from efficient_attention.attention.devices import using_device_tuning, using_platform
 from efficient_attention.attention.parsing import parse_mechanism, parse_pattern
 from efficient_attention.attention.patterns import dense_mask
 from efficient_attention.attention.request import Lengths, with_padding_zeroed
-from efficient_attention.attention.softmax.backend_choice import log_choice
 from efficient_attention.attention.softmax.splash import (
     PatternMask,
     attend_tiles,

@@ -58,3 +58,5 @@ def test_no_file(tmp_path):
         list(parse_file_selections(f'{tmp_path}/b.json#first:3'))
     with pytest.raises(InputError, match='not from TFDS'):
         list(parse_file_selections('tfds:squad/v1.1:train'))
+    [(paths, _)] = parse_file_selections('tfds:squad/v1.1:train', has_tables=True)
+    assert list(map(str, paths)) == ['tfds:squad/v1.1:train']

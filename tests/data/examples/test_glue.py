@@ -1,12 +1,13 @@
 """Tests of the readers of GLUE's files: columns, labels, subsets, and row counts of the real files."""
 
-import sys
-import types
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.glue import (
     GLUE,
     glue_label,
@@ -17,6 +18,9 @@ from efficient_attention.data.examples.glue import (
     read_glue,
     submission_id,
 )
+from efficient_attention.data.examples.labelled_text import LabelledText, read_labelled
+from efficient_attention.data.sources import tables
+from efficient_attention.data.sources.tfds import TFDSRows
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.glue import METRICS
 
@@ -32,6 +36,7 @@ HEADERS = {  # Headers of the benchmark's training files; CoLA's file has none.
     'rte': 'index sentence1 sentence2 label',
     'wnli': 'index sentence1 sentence2 label',
 }
+SOURCES = Path(__file__).resolve().parents[1] / 'sources'
 REAL = Path('data/glue')
 
 
@@ -111,8 +116,7 @@ def test_tfds_rows(monkeypatch):
         'glue/rte': [{'sentence1': b'a', 'sentence2': b'b', 'idx': 0, 'label': -1}],
         'glue/sst2': [{'sentence': b'a', 'idx': 0, 'label': 2}],
     }
-    fake = types.SimpleNamespace(data_source=lambda name, **_: sets[name])
-    monkeypatch.setitem(sys.modules, 'tensorflow_datasets', fake)
+    monkeypatch.setattr(tables, 'tfds_rows', lambda name, _: TFDSRows(name, {}, sets[name]))
     found = {}
     for name in sets:
         task = GLUE[name.removeprefix('glue/')]
@@ -126,6 +130,40 @@ def test_tfds_rows(monkeypatch):
     assert glue_label(GLUE['rte'], found['glue/rte']) is None
     with pytest.raises(InputError, match='row 0: label 2 is not among 0, 1'):
         glue_label(GLUE['sst2'], found['glue/sst2'])
+
+
+def read_examples(name: str, split: str, sources: str) -> list[LabelledText]:
+    """Returns the examples of a split of a GLUE task."""
+    return list(read_labelled(ExamplesConfig(format='glue', name=name, **{split: sources}), split, []))
+
+
+def test_prepared_sets_by_name(monkeypatch):
+    monkeypatch.setenv('TFDS_DATA_DIR', str(SOURCES / 'prepared_tfds' / 'public'))
+    assert [len(read_examples('sst2', split, 'tfds:glue/sst2')) for split in ('train', 'dev', 'test')] == [3, 2, 3]
+    assert {one.label for one in read_examples('sst2', 'train', 'tfds:glue/sst2')} == {'0', '1'}
+    assert {one.label for one in read_examples('sst2', 'test', 'tfds:glue/sst2')} == {None}
+    pairs = read_examples('mnli', 'dev', 'tfds:glue/mnli')
+    assert {one.subset: len(one.texts) for one in pairs} == {'': 2, 'mismatched': 2}
+    assert {one.id: one.label for one in pairs} == {'0': 'entailment', '1': 'neutral', '2': 'contradiction'}
+    assert {one.label for one in read_examples('stsb', 'train', 'tfds:glue/stsb')} == {'0.5', '1.5', '2.5'}
+    with pytest.raises(
+        InputError, match="^tfds:glue/mnli: there is no split 'test'; known: train, validation_matched, "
+    ):
+        read_examples('mnli', 'test', 'tfds:glue/mnli')
+    with pytest.raises(InputError, match='^tfds:glue/rte: not prepared .* make tfds NAME=glue/rte$'):
+        read_examples('rte', 'train', 'tfds:glue/rte')
+
+
+def test_files_of_hugging_face(tmp_path):
+    rows = {'premise': ['a', 'b'], 'hypothesis': ['c', 'd'], 'label': [2, -1], 'idx': [5, 6]}
+    path = tmp_path / 'validation_mismatched-00000-of-00001.parquet'
+    parquet.write_table(pyarrow.table(rows), path)
+    first, second = read_examples('mnli', 'test', str(path))
+    assert (first.texts, first.label, first.id, first.subset) == (('a', 'c'), 'contradiction', '5', 'mismatched')
+    assert second.label is None
+    with pytest.raises(InputError, match=r"parquet: row 1: field 'gold_label' is empty"):
+        read_examples('mnli', 'dev', str(path))
+    assert glue_subset('mnli/validation_mismatched/data-00000-of-00001.arrow') == 'mismatched'
 
 
 @pytest.mark.real

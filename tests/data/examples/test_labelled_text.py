@@ -1,12 +1,15 @@
 """Tests of the reader of texts, text pairs and labels in tables."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.labelled_text import LabelledText, label_names, numeric_label, read_labelled
 from efficient_attention.errors import InputError
+
+SOURCES = Path(__file__).resolve().parents[1] / 'sources'
 
 
 def config_of(folder, content, **options):
@@ -26,6 +29,15 @@ def test_texts_pairs_and_ids_by_column(tmp_path):
     )
     [only] = read_labelled(config, 'dev', [])
     assert (only.id, only.texts, only.file_and_line) == ('x7', ('a', 'b'), f'{tmp_path}/a.csv: line 2')
+
+
+def test_reviews_by_name_and_from_saved_folders(monkeypatch):
+    monkeypatch.setenv('TFDS_DATA_DIR', str(SOURCES / 'prepared_tfds' / 'public'))
+    saved = SOURCES / 'saved_datasets' / 'reviews'
+    config = ExamplesConfig(train='tfds:imdb_reviews:train', dev=f'{saved}/train', test=f'{saved}/test')
+    assert {one.label for one in read_labelled(config, 'train', [])} == {'neg', 'pos'}
+    assert [one.label for one in read_labelled(config, 'dev', [])] == ['good', 'bad', 'bad', 'good', 'good']
+    assert [(one.texts, one.label) for one in read_labelled(config, 'test', [])] == [(('No label.',), None)]
 
 
 def test_only_a_test_file_may_lack_labels(tmp_path):

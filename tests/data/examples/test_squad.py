@@ -1,12 +1,15 @@
 import json
 from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from efficient_attention.data.examples.squad import Answer, Question, drop_misplaced_answers, read_squad
 from efficient_attention.errors import InputError
 
 DATA = Path(__file__).parents[3] / 'data' / 'squad'
+SOURCES = Path(__file__).resolve().parents[1] / 'sources'
 CONTEXT = 'Ada saw the sea.'
 
 
@@ -36,6 +39,42 @@ def test_squad_and_own_lines_give_the_same(tmp_path):
     ]
     assert first[1].answers == (Answer('sea', 12), Answer('the sea', 8))
     assert first[0].place == f"{whole}: question 'q1'" and second[1].place == f"{lines}: line 2: question 'q2'"
+
+
+def test_prepared_and_saved_sets(monkeypatch):
+    monkeypatch.setenv('TFDS_DATA_DIR', str(SOURCES / 'prepared_tfds' / 'public'))
+    questions = {one.id: one for one in read_squad('tfds:squad/v2.0:train', is_labelled=True)}
+    assert questions['q0'].answers == (Answer('Turin', 27), Answer('Turin', 27), Answer('Po', 10))
+    assert questions['q0'].title == 'Po' and questions['q2'].answers == ()
+    assert all(one.has_answer_at_start(answer) for one in questions.values() for answer in one.answers)
+    assert len(read_squad('tfds:squad/v1.1:validation[:1]', is_labelled=True)) == 1
+    saved = read_squad(f'{SOURCES}/saved_datasets/questions.parquet#first:1', is_labelled=True)
+    assert [one.answers for one in saved] == [questions['q0'].answers]
+    saved = read_squad(f'{SOURCES}/saved_datasets/questions.parquet', is_labelled=True)
+    assert saved[1].answers == () and saved[1].place.endswith("questions.parquet: row 1: question 'q1'")
+    with pytest.raises(InputError, match="train: row 0: no field 'id'; known: hypothesis|premise"):
+        read_squad('tfds:glue/mnli:train', is_labelled=True)
+    with pytest.raises(InputError, match="reviews.parquet: row 0: no field 'id'; known: text, label, stars"):
+        read_squad(f'{SOURCES}/saved_datasets/reviews.parquet', is_labelled=True)
+
+
+@pytest.mark.parametrize(
+    'answers, fault',
+    [
+        (['Po'], "'answers' has no lists 'text' and 'answer_start'"),
+        ({'text': ['Po']}, "'answers' has no lists 'text' and 'answer_start'"),
+        ({'text': ['Po'], 'answer_start': [1, 2]}, "'answers' has 1 texts and 2 starts"),
+        ({'text': 'Po', 'answer_start': None}, "'answers' has no lists 'text' and 'answer_start'"),
+        ({'text': ['Po'], 'answer_start': [None]}, "answer 0: field 'answer_start' is null, not a whole number"),
+    ],
+)
+def test_bad_answers_of_tables(tmp_path, answers, fault):
+    path = tmp_path / 'x.parquet'
+    rows = {'id': ['a'], 'question': ['b'], 'context': ['c'], 'answers': [answers]}
+    parquet.write_table(pyarrow.table(rows), path)
+    with pytest.raises(InputError, match=fault) as caught:
+        read_squad(str(path), is_labelled=True)
+    assert str(caught.value).startswith(f'{path}: row 0: ')
 
 
 def test_questions_without_answer(tmp_path):

@@ -2,13 +2,13 @@
 
 import gzip
 import json
-import sys
-import types
 from pathlib import Path
 
 import pytest
 
 from efficient_attention.data.pairs.pair_datasets import TextPair, parse_pair_datasets
+from efficient_attention.data.sources import tables
+from efficient_attention.data.sources.tfds import TFDSRows
 from efficient_attention.errors import InputError
 
 
@@ -107,12 +107,8 @@ def test_a_number_of_joined_pairs_that_is_none_is_refused(number: str):
 
 
 def test_pairs_of_tensorflow_datasets(monkeypatch: pytest.MonkeyPatch):
-    class Rows(list):
-        dataset_info = types.SimpleNamespace(features={name: types.SimpleNamespace() for name in ('de', 'en')})
-
-    rows = Rows([{'de': 'schön'.encode(), 'en': b'nice'}, {'de': b'alt', 'en': b'old'}])
-    fake = types.SimpleNamespace(data_source=lambda name, split: {('wmt/de-en', 'validation'): rows}[name, split])
-    monkeypatch.setitem(sys.modules, 'tensorflow_datasets', fake)
+    rows = TFDSRows('wmt/de-en', {}, [{'de': 'schön'.encode(), 'en': b'nice'}, {'de': b'alt', 'en': b'old'}])
+    monkeypatch.setattr(tables, 'tfds_rows', lambda *name: {('wmt/de-en', 'validation'): rows}[name])
     pairs = read('tfds:wmt/de-en:validation#de,en')
     assert [pair[:2] for pair in pairs] == [('schön', 'nice'), ('alt', 'old')]
     assert pairs[1].where == 'tfds:wmt/de-en:validation: row 1'

@@ -1,14 +1,13 @@
 """Tests of images as documents: bytes row by row, equal shapes, files and TFDS, and errors that name a bad image."""
 
-import sys
-import types
-
 import numpy as np
 import pytest
 from PIL import Image
 
 from efficient_attention.config.data import DataConfig
+from efficient_attention.data.sources import tfds
 from efficient_attention.data.sources.images import open_images
+from efficient_attention.data.sources.tfds import TFDSRows
 from efficient_attention.data.text.prepare import prepare_text
 from efficient_attention.errors import InputError
 
@@ -85,6 +84,11 @@ def test_what_is_no_source_of_images_is_refused(tmp_path):
         open_images('text:x', SHAPE)
 
 
+def test_images_need_a_field():
+    with pytest.raises(InputError, match="^data.source 'tfds:cifar10': the field is missing; write tfds:"):
+        open_images('tfds:cifar10', SHAPE)
+
+
 def test_images_of_tfds(monkeypatch):
     images = images_of(3)
     rows = {
@@ -92,8 +96,11 @@ def test_images_of_tfds(monkeypatch):
         'labels': [{'image': 1}],
         'wide': [{'image': images[0].T}],
     }
-    stand_in = types.SimpleNamespace(data_source=lambda name, *, split: rows[name] if split == 'train' else [])
-    monkeypatch.setitem(sys.modules, 'tensorflow_datasets', stand_in)
+
+    def stand_in(name: str, split: str) -> TFDSRows:
+        return TFDSRows(name, {'image': None}, rows[name] if split == 'train' else [])
+
+    monkeypatch.setattr(tfds, 'tfds_rows', stand_in)
     source = open_images('tfds:cifar10#image', SHAPE)
     assert list(source.documents()) == [image.tobytes() for image in images]
     assert source.digest() == open_images('tfds:cifar10#image', SHAPE).digest()

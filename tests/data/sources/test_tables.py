@@ -2,8 +2,7 @@
 
 import gzip
 import json
-import sys
-import types
+from pathlib import Path
 
 import pytest
 
@@ -161,26 +160,14 @@ def test_files_come_in_the_order_that_names_them(tmp_path):
         expand_table_names('tfds:imdb_reviews')
 
 
-class FakeRows(list):
-    """A list of rows in the form of a TFDS data set, with names of its classes."""
-
-    dataset_info = types.SimpleNamespace(
-        features={'text': types.SimpleNamespace(), 'label': types.SimpleNamespace(names=['bad', 'good'], num_classes=2)}
-    )
-
-
 def test_tfds_rows_have_texts_and_named_classes(monkeypatch):
-    rows = FakeRows([{'text': 'grëat'.encode(), 'label': 1}, {'text': b'poor', 'label': -1}])
-    fake = types.SimpleNamespace(data_source=lambda name, split: {('reviews/plain', 'train[:9]'): rows}[name, split])
-    monkeypatch.setitem(sys.modules, 'tensorflow_datasets', fake)
-    first, second = read_tables('tfds:reviews/plain:train[:9]')
-    assert (first.column_text('text'), first.column_label('label'), second.column_label('label')) == (
-        'grëat',
-        'good',
-        None,
-    )
-    assert second.file_and_line == 'tfds:reviews/plain:train[:9]: row 1'
-    with pytest.raises(InputError, match="row 1: no column 'body'; known: 'text', 'label'"):
+    monkeypatch.setenv('TFDS_DATA_DIR', str(Path(__file__).parent / 'prepared_tfds' / 'public'))
+    first, second = read_tables('tfds:glue/sst2:train[:2]')
+    assert {row.column_text('sentence')[:4] for row in (first, second)} <= {'The ', 'Here'}
+    assert first.column_label('label') in ('negative', 'positive')
+    assert [row.column_label('label') for row in read_tables('tfds:glue/sst2:test')] == [None] * 3
+    assert second.file_and_line == 'tfds:glue/sst2:train[:2]: row 1'
+    with pytest.raises(InputError, match="row 1: no column 'body'; known: .*'sentence'"):
         second.column_text('body')
-    with pytest.raises(InputError, match='tfds:nothing: KeyError'):
+    with pytest.raises(InputError, match='tfds:nothing: not prepared in .* make tfds NAME=nothing$'):
         list(read_tables('tfds:nothing:train'))

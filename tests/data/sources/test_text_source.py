@@ -75,6 +75,7 @@ def test_the_digest_follows_content_and_way_of_reading(inside):
     'text, asked',
     [
         ('tfds:wiki#text', ('wiki', 'train', 'text')),
+        ('tfds:wiki', ('wiki', 'train', '')),
         ('tfds:wiki:test#text', ('wiki', 'test', 'text')),
         ('tfds:wiki/2023.en:1.0.0:train[:10%]#text', ('wiki/2023.en:1.0.0', 'train[:10%]', 'text')),
         ('tfds:wiki/2023.en:1.0.0#text', ('wiki/2023.en:1.0.0', 'train', 'text')),
@@ -103,7 +104,7 @@ def test_an_unknown_kind_lists_the_known_ones(text):
         ('text:a.txt,*.none', "no file matches '*.none'"),
         ('text:a.txt#lines', '#lines is unknown; known: #paragraphs'),
         ('jsonl:a.txt', 'the field is missing'),
-        ('tfds:wiki', 'name or field is missing'),
+        ('tfds:wiki#', 'name or field is missing'),
         ('tfds:#text', 'name or field is missing'),
     ],
 )

@@ -124,6 +124,8 @@ def test_accuracy_and_files(tmp_path):
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert path.name == 'predictions.jsonl' and [(row['id'], row['label']) for row in rows] == [('0', 1), ('1', 0)]
     assert sum(rows[0]['probabilities']) == pytest.approx(1)
+    assert [row['choice'] for row in rows] == [examples[0].choices[1], examples[1].choices[0]]
+    assert [(row['context'], row['question']) for row in rows] == [(one.context, one.question) for one in examples]
 
 
 def test_questions_without_answers_cannot_be_scored(tmp_path):

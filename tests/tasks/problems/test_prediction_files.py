@@ -8,6 +8,7 @@ from efficient_attention.data.examples.labelled_text import LabelledText
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.prediction_files import (
     submission_file_name,
+    text_fields,
     write_glue_submissions,
     write_lines,
     write_prediction_json_lines,
@@ -54,3 +55,8 @@ def test_json_lines(tmp_path):
     assert [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()] == rows
     assert write_prediction_json_lines([], 'dev', tmp_path).name == 'dev_predictions.jsonl'
     assert write_lines([], tmp_path / 'a' / 'b').read_text() == ''
+
+
+def test_the_texts_of_an_example_are_fields():
+    assert text_fields(LabelledText('', '', '1', ('a', 'b'))) == {'text': 'a', 'text_pair': 'b'}
+    assert text_fields(LabelledText('', '', '1', ())) == {}

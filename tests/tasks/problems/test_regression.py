@@ -26,7 +26,7 @@ def test_numbers(tmp_path):
     assert scores['mean_squared_error'] == pytest.approx(4 / 3) and scores['spearman'] == pytest.approx(1)
     assert task.prediction_to_python(predictions[1]) == {'score': 2.5} and task.prediction_to_python(None) is None
     [file] = task.write_predictions(examples, predictions, 'dev', tmp_path)
-    assert json.loads(file.read_text().splitlines()[1]) == {'id': '1', 'label': 2.5}
+    assert json.loads(file.read_text().splitlines()[1]) == {'id': '1', 'text': 'aa', 'label': 2.5}
     write_table(tmp_path / 'a.csv', [1, 'high'])
     with pytest.raises(InputError, match="a.csv: line 3: label 'high' is not a number"):
         task.read_examples('train')

@@ -1,0 +1,98 @@
+"""Finds the config files of the package by name, such as 'finetune/glue.py', wherever the package is installed.
+
+In a checkout the folder configs/ is beside the package. A wheel has it inside the package. Config files import one
+another by the name `configs`, so this file also makes that name importable.
+"""
+
+import ast
+import difflib
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from efficient_attention.errors import InputError
+
+PACKAGE = Path(__file__).resolve().parents[1]
+CONFIGS = PACKAGE / 'configs' if (PACKAGE / 'configs').is_dir() else PACKAGE.parent / 'configs'
+MOST_NEAR = 4  # maximum number of similar names in an error message
+
+
+def find_config(text: str) -> str:
+    """Returns the path of a config, with its argument: a path that exists, or a file of the package's configs.
+
+    Args:
+        text: a path or a name, with an argument after a colon if the config takes one. 'finetune/glue.py:sst2' and
+            'configs/finetune/glue.py:sst2' name the same config of the package.
+
+    Raises:
+        InputError: there is neither a file with this path nor a config with this name; the message has similar names.
+    """
+    path, colon, argument = text.partition(':')
+    if not path or Path(path).exists():
+        make_configs_importable(is_first=Path(path).resolve().is_relative_to(CONFIGS))
+        return text
+    name = path.removeprefix('./').removeprefix('configs/')
+    if name not in config_files():
+        raise InputError(f'config: there is no file {path!r}, and no config of this name; {_advice(name)}')
+    make_configs_importable(is_first=True)
+    return f'{CONFIGS / name}{colon}{argument}'
+
+
+def find_config_arguments(arguments: list[str]) -> Iterator[str]:
+    """Yields the words of a command line, in which the value of --config is the path that `find_config` returns."""
+    before = ''
+    for word in arguments:
+        flag, equals, value = word.partition('=')
+        if before in ('--config', '-config'):
+            yield find_config(word)
+        elif flag in ('--config', '-config') and equals:
+            yield f'{flag}={find_config(value)}'
+        else:
+            yield word
+        before = word
+
+
+def config_files(folder: Path = CONFIGS) -> dict[str, Path]:
+    """Returns the Python files of a folder of configs as {name: path}; a name is relative to the folder."""
+    return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob('*.py')) if path.is_file()}
+
+
+def config_docstrings() -> dict[str, str]:
+    """Returns the docstring of each config of the package as {name: docstring}; files without `get_config` are left
+    out."""
+    trees = {name: ast.parse(path.read_bytes(), path.name) for name, path in config_files().items()}
+    return {name: ast.get_docstring(tree) or '' for name, tree in trees.items() if has_get_config(tree)}
+
+
+def has_get_config(tree: ast.Module) -> bool:
+    """Whether a Python file defines, imports or assigns `get_config`, so that it is a config."""
+    nodes = list(ast.walk(tree))
+    bound = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    bound |= {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
+    bound |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return 'get_config' in bound
+
+
+def make_configs_importable(*, is_first: bool) -> None:
+    """Makes `from configs.common import ...` find the package's configs, also outside of a checkout.
+
+    A folder named configs/ elsewhere on Python's path stays importable. `is_first` says which of the two wins if both
+    have a file of the same name: the package's own configs need their own files, a user's config needs the user's.
+    """
+    found = importlib.util.find_spec('configs')
+    others = [place for place in (found and found.submodule_search_locations) or [] if Path(place) != CONFIGS]
+    specification = importlib.machinery.ModuleSpec('configs', None, is_package=True)
+    specification.submodule_search_locations = [str(CONFIGS), *others] if is_first else [*others, str(CONFIGS)]
+    sys.modules['configs'] = importlib.util.module_from_spec(specification)
+
+
+def _advice(name: str) -> str:
+    """Returns the end of an error message about an unknown config: the names of similar configs, and the command that
+    lists all."""
+    known = list(config_docstrings())
+    same = [one for one in known if Path(one).stem == Path(name).stem]
+    near = list(dict.fromkeys(same + difflib.get_close_matches(name, known, n=MOST_NEAR)))[:MOST_NEAR]
+    found = f'did you mean {" or ".join(near)}? ' if near else ''
+    return f'{found}`efficient-attention configs list` names all'

@@ -1,0 +1,70 @@
+"""Writes the line at a run's start that says which backend computes the attention of which layers."""
+
+from collections.abc import Sequence
+
+from efficient_attention.attention.choice_log import Caller, Choice, Refusal
+
+# feature that a faster backend lacks -> the change of the config without which the backend does not serve
+REMEDIES = {
+    'attention dropout': 'model.attention_dropout_rate=0',
+    'additive bias': 'model.relative=none',
+    'additive scores': 'model.score=dot',
+    'segments except Lengths': 'one text per row',
+    'inputs of type float16': 'model.dtype=bfloat16',
+    'inputs of type float32': 'model.dtype=bfloat16',
+}
+
+
+def attention_line(choices: Sequence[Choice]) -> str:
+    """Returns the backends of all layers as one line, and what would let a faster backend serve; '' without choices.
+
+    An example is 'attention: layers 1-12: blocked over full (cudnn would serve with model.attention_dropout_rate=0)'.
+    """
+    groups: dict[tuple[str, str, str], tuple[set[int], dict[str, None]]] = {}
+    for choice in choices:
+        advice = ', '.join(advice_of(name, refusal) for name, refusal in choice.refusals.items())
+        layers, patterns = groups.setdefault((choice.caller.kind, choice.backend, advice), (set(), {}))
+        layers.update(choice.caller.layers)
+        patterns[choice.pattern] = None
+    has_decoder = any(kind == 'decoder' for kind, _, _ in groups)
+    parts = [
+        f'{caller_name(Caller(tuple(sorted(layers)), kind), has_decoder=has_decoder)}: '
+        f'{backend} over {", ".join(patterns)}{f" ({advice})" if advice else ""}'
+        for (kind, backend, advice), (layers, patterns) in groups.items()
+    ]
+    return f'attention: {"; ".join(parts)}' if parts else ''
+
+
+def advice_of(backend: str, refusal: Refusal) -> str:
+    """Returns which changes of the config would let a backend serve, or why no change is known that would."""
+    if refusal.features and all(feature in REMEDIES for feature in refusal.features):
+        return f'{backend} would serve with {", ".join(REMEDIES[feature] for feature in refusal.features)}'
+    return refusal.message
+
+
+def caller_name(caller: Caller, *, has_decoder: bool) -> str:
+    """Returns the name of a part of a model, such as 'layers 1-12' or 'cross-attention of layers 1-6'.
+
+    `has_decoder` says whether the model has an encoder and a decoder.
+    """
+    if not caller.layers:
+        return caller.kind or 'outside layers'
+    layers = f'layer{"s" if len(caller.layers) > 1 else ""} {number_ranges(caller.layers)}'
+    if caller.kind == 'cross-attention':
+        return f'cross-attention of {layers}'
+    kind = caller.kind or ('encoder' if has_decoder else '')
+    return f'{kind} {layers}' if kind else layers
+
+
+def number_ranges(layers: Sequence[int]) -> str:
+    """Returns sorted layer numbers as text that counts from 1, such as '1-4', '1, 3, ..., 11' or '1-2, 5'."""
+    steps = {after - before for before, after in zip(layers, layers[1:], strict=False)}
+    if len(layers) > 3 and len(steps) == 1 and steps != {1}:
+        return f'{layers[0] + 1}, {layers[1] + 1}, ..., {layers[-1] + 1}'
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and runs[-1][-1] + 1 == layer:
+            runs[-1][1:] = [layer]
+        else:
+            runs.append([layer])
+    return ', '.join('-'.join(str(layer + 1) for layer in run) for run in runs)

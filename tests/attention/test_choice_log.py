@@ -1,0 +1,65 @@
+"""Tests that the choices of 'auto' are recorded with the layers that made them, or logged."""
+
+import logging
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from efficient_attention.attention.attend import attend
+from efficient_attention.attention.choice_log import Caller, calling_from, log_choice, recorded_choices
+from efficient_attention.attention.devices import using_platform
+from efficient_attention.attention.patterns import Causal
+from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.decoder import Decoder
+from efficient_attention.models.encoder_decoder import EncoderDecoder
+
+SHAPE = jax.ShapeDtypeStruct((1, 8, 1, 8), jnp.float32)
+
+
+def test_a_recorded_choice_is_not_logged_and_the_record_ends_with_its_context(caplog: pytest.LogCaptureFixture):
+    log_choice.cache_clear()
+    with caplog.at_level(logging.INFO):
+        with recorded_choices() as choices, calling_from(Caller((0, 2), 'decoder')):
+            jax.eval_shape(lambda q: attend(q, q, q, Softmax()), SHAPE)
+        for mechanism in (Softmax(), Softmax(Causal())):
+            jax.eval_shape(lambda q, mechanism=mechanism: attend(q, q, q, mechanism), SHAPE)
+    assert [(choice.caller, choice.pattern, choice.backend) for choice in choices] == [
+        (Caller((0, 2), 'decoder'), 'full', 'dense')
+    ]
+    assert [record.message for record in caplog.records] == ['attention: Softmax over causal runs on the dense backend']
+
+
+def test_a_refusal_has_its_features():
+    with recorded_choices() as choices, using_platform('gpu'):
+        jax.eval_shape(lambda q: attend(q, q, q, Softmax(), dropout_rate=0.1, dropout_rng=jax.random.key(0)), SHAPE)
+    refusal = choices[0].refusals['cudnn']
+    assert refusal.features == ('inputs of type float32', 'attention dropout')
+    assert refusal.message == 'cudnn has no inputs of type float32, no attention dropout'
+
+
+@pytest.mark.parametrize('stack, norm', [('plain', 'post'), ('reversible', 'pre')])
+def test_layers_name_themselves(stack: str, norm: str):
+    fields = {'layers': 4, 'attention': 'causal; causal & window(3)', 'stack': stack, 'norm': norm}
+    config = ModelConfig(vocab_size=9, width=16, heads=2, max_length=8, **fields)
+    tokens = jnp.ones((1, 8), jnp.int32)
+    with recorded_choices() as choices:
+        nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))(tokens, tokens))
+    assert {(choice.caller.layers, choice.pattern) for choice in choices} == {
+        ((0, 2), 'causal'),
+        ((1, 3), 'causal & window(3)'),
+    }
+
+
+def test_the_parts_of_an_encoder_decoder_name_themselves():
+    config = ModelConfig(vocab_size=9, width=16, heads=2, max_length=8, layers=1, decoder_layers=2, token_types=0)
+    tokens = jnp.ones((1, 8), jnp.int32)
+    with recorded_choices() as choices:
+        nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))(tokens, tokens, tokens, tokens))
+    assert {choice.caller for choice in choices} == {
+        Caller((0,), ''),
+        Caller((0, 1), 'decoder'),
+        Caller((0, 1), 'cross-attention'),
+    }

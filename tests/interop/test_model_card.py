@@ -1,0 +1,38 @@
+"""Tests model cards: the hub's reader understands them, and they have the facts of the run and no others."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard
+
+from efficient_attention.interop.model_card import checkpoint_metrics, model_card, write_model_card
+from efficient_attention.interop.pretrained import open_pretrained
+from tests.inference.tiny_checkpoint import write_checkpoint
+from tests.training.tiny_run import fresh_workdir
+
+
+def test_a_folder_without_a_run_has_no_invented_facts(tmp_path: Path):
+    model = open_pretrained(write_checkpoint(tmp_path, 'classification'))
+    write_model_card(tmp_path, model, origin='somewhere')
+    card = ModelCard.load(tmp_path / 'README.md')
+    assert (card.data.license, card.data.pipeline_tag) == ('unknown', 'text-classification')
+    assert card.data.eval_results is None and 'No metrics of these parameters are recorded.' in card.text
+    assert 'does not record the training data' in card.text and 'bad, fair, good' in card.text
+    assert 'at most 24 tokens' in card.text and '## Config' not in card.text
+
+
+@pytest.mark.lenient_promotion  # building a run creates its optimizer
+def test_a_run_names_its_data_config_and_metrics(tmp_path: Path):
+    workdir = fresh_workdir(tmp_path, **{'checkpoint.best_metric': 'loss', 'train.seed': 7})
+    model = open_pretrained(workdir)
+    assert model.run is not None and checkpoint_metrics(workdir, model.run) == {}  # no step was evaluated
+    text = model_card('mine', model, 'runs/x step 0', 'apache-2.0', {'step': 20, 'loss': 3.25})
+    card = ModelCard(text)
+    [result] = card.data.eval_results
+    assert (card.data.license, result.metric_type, result.metric_value) == ('apache-2.0', 'loss', 3.25)
+    assert result.dataset_name == f'0.2 of {model.run.data.source}'
+    assert '| loss | 3.25 |' in text and 'after step 20, with seed 7' in text and 'optimistic' in text
+    assert f'on `{model.run.data.source}`' in text and '"best_metric": "loss"' in text
+    rounded = dataclasses.replace(model, model=dataclasses.replace(model.model, quantization='int8'))
+    assert 'rounded to 8 bits' in model_card('mine', rounded, 'runs/x', '', {})

@@ -1,0 +1,57 @@
+"""Tests the line that says which backend computes the attention of which layers."""
+
+import pytest
+
+from efficient_attention.attention.choice_log import Caller, Choice, Refusal
+from efficient_attention.training.attention_line import attention_line, number_ranges
+
+DROPOUT = {'cudnn': Refusal('cudnn has no attention dropout', ('attention dropout',))}
+HEADS = {'cudnn': Refusal('cudnn has no attention dropout, no heads 9 wide', ('attention dropout', 'heads 9 wide'))}
+WINDOW = {'cudnn': Refusal('cudnn supports Softmax over full, not window(2)', ())}
+ALL = Caller((0, 1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    'choices, line',
+    [
+        ([], ''),
+        ([Choice(ALL, 'full', 'cudnn', {})] * 2, 'attention: layers 1-4: cudnn over full'),
+        (
+            [Choice(ALL, 'full', 'blocked', DROPOUT)],
+            'attention: layers 1-4: blocked over full (cudnn would serve with model.attention_dropout_rate=0)',
+        ),
+        (
+            [Choice(ALL, 'full', 'blocked', HEADS)],
+            'attention: layers 1-4: blocked over full (cudnn has no attention dropout, no heads 9 wide)',
+        ),
+        (
+            [Choice(Caller((0, 2)), 'causal', 'cudnn', {}), Choice(Caller((1, 3)), 'window(2)', 'blocked', WINDOW)],
+            'attention: layers 1, 3: cudnn over causal; '
+            'layers 2, 4: blocked over window(2) (cudnn supports Softmax over full, not window(2))',
+        ),
+        (
+            [Choice(Caller((0, 2)), 'causal', 'dense', {}), Choice(Caller((1, 3)), 'window(2)', 'dense', {})],
+            'attention: layers 1-4: dense over causal, window(2)',
+        ),
+        (
+            [
+                Choice(Caller((0,)), 'full', 'dense', {}),
+                Choice(Caller((0, 1), 'decoder'), 'causal', 'dense', {}),
+                Choice(Caller((0, 1), 'cross-attention'), 'full', 'dense', {}),
+                Choice(Caller(), 'full', 'blocked', {}),
+            ],
+            'attention: encoder layer 1: dense over full; decoder layers 1-2: dense over causal; '
+            'cross-attention of layers 1-2: dense over full; outside layers: blocked over full',
+        ),
+    ],
+)
+def test_the_line_names_layers_and_what_would_help(choices: list[Choice], line: str):
+    assert attention_line(choices) == line
+
+
+@pytest.mark.parametrize(
+    'layers, text',
+    [((0,), '1'), ((0, 1, 2), '1-3'), ((0, 1, 4), '1-2, 5'), ((0, 2, 4), '1, 3, 5'), ((1, 3, 5, 7), '2, 4, ..., 8')],
+)
+def test_layer_numbers_count_from_one(layers: tuple[int, ...], text: str):
+    assert number_ranges(layers) == text

@@ -1,0 +1,76 @@
+"""Tests of `ea.train` and `ea.evaluate`: a run from a config file, from a dict and in a thread, and one-line errors."""
+
+import json
+import re
+import threading
+from pathlib import Path
+
+import jax
+import pytest
+
+import efficient_attention as ea
+from efficient_attention.training.from_python import config_values
+from efficient_attention.workdir.config_file import read_config
+from tests.training.tiny_run import get_config, write_corpus
+
+pytestmark = pytest.mark.lenient_promotion  # Optax mixes Python floats with int32
+FILE = 'tests/training/tiny_run.py'
+
+
+def test_a_run_is_trained_and_evaluated(tmp_path: Path):
+    workdir, found = tmp_path / 'run', []
+    fields = {'data.source': write_corpus(tmp_path), 'data.cache': str(tmp_path / 'cache'), 'data.pairs': 'none'}
+    fields |= {'model.layers': 1, 'train.steps': 2, 'eval.every_steps': 2}
+
+    def run() -> None:
+        with jax.numpy_dtype_promotion('standard'), jax.numpy_rank_promotion('allow'):  # rules of this thread only
+            found.append(ea.train(FILE, str(workdir), fields))
+
+    # Only the main thread may handle signals; a run in another thread trains without.
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    [metrics] = found
+    assert read_config(workdir).train.steps == 2 and metrics['masked_lm_loss'] > 0
+    again = ea.evaluate(workdir, batch_size=8)
+    assert again['step'] == 2 and again['masked_lm_loss'] == pytest.approx(metrics['masked_lm_loss'], rel=1e-4)
+    values = json.loads((workdir / 'config.json').read_text(encoding='utf-8'))
+    with pytest.raises(ea.InputError, match=f'^{re.escape(str(workdir))}.*train.steps'):
+        ea.train(values, workdir, {'train.steps': 3})
+
+
+def test_configs_of_all_kinds_have_the_same_values():
+    given = {'data.vocab_size': 80, 'data.source': 'stdlib'}
+    config = get_config()
+    expected = config_values(config, given)
+    assert expected == config_values(FILE, given) == config_values(config.to_dict(), {**given, 'model.vocab_size': 80})
+    # A field that follows another one keeps following it, and the user's config stays as it is.
+    assert expected['model']['vocab_size'] == 80 and config.data.vocab_size == 70
+    assert config_values({'train': {'steps': 7}}, {})['optimizer'] == config_values({}, {})['optimizer']
+
+
+def test_a_config_of_the_package_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    values = config_values('finetune/glue.py:sst2', {'train.steps': 9})
+    assert values['examples']['name'] == 'sst2' and values['train']['steps'] == 9
+
+
+@pytest.mark.parametrize(
+    'config, fields, line',
+    [
+        ('quickstat.py', {}, r'config: there is no file .*; did you mean quickstart\.py'),
+        (FILE, {'train.step': 9}, r'unknown config field train\.step; known: '),
+        (FILE, {'training.steps': 9}, r'unknown config field: training\.steps; a field has its group'),
+        (FILE, {'train.steps': 'many'}, r"train\.steps is 'many'; it must be a whole number"),
+        ({'trai': {}}, {}, r'unknown config field trai; known: '),
+    ],
+)
+def test_a_bad_config_is_one_line_and_leaves_no_workdir(config, fields: dict, line: str, tmp_path: Path):
+    with pytest.raises(ea.InputError, match=f'^{line}'):
+        ea.train(config, tmp_path / 'run', fields)
+    assert not (tmp_path / 'run').exists()
+
+
+def test_a_folder_without_a_run_is_one_line(tmp_path: Path):
+    with pytest.raises(ea.InputError, match=r': no run there \(config.json is missing\)$'):
+        ea.evaluate(tmp_path)
