@@ -26,6 +26,7 @@ from efficient_attention.config.dict_conversion import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.processes import allocator
+from efficient_attention.programs.dispatch import PROGRAMS, load_program
 from efficient_attention.tasks.encoded_examples import EncodedExamples
 from efficient_attention.training import loop
 from efficient_attention.training.guarded_run import check_best_metric
@@ -207,7 +208,9 @@ def parse(line: Command, patch: pytest.MonkeyPatch) -> None:
         return  # a script of another project
     known = set(flags.FLAGS)
     patch.setattr(sys, 'argv', words)
-    patch.setattr(command, 'parse_flags', then_stop(command.parse_flags, check_config))
+    stopping = then_stop(command.parse_flags, check_config)
+    for module in (command, *map(load_program, PROGRAMS)):
+        patch.setattr(module, 'parse_flags', stopping)
     patch.chdir(ROOT)
     try:
         with pytest.raises(Parsed):
