@@ -15,20 +15,20 @@ from flax import nnx
 from jax import Array
 from tokenizers import Tokenizer
 
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.vocabulary import readable_token
 from efficient_attention.errors import InputError
 from efficient_attention.inference.decoding_options import DecodingOptions
-from efficient_attention.inference.generate import allowed_token_mask, generate_tokens, read_prompts
-from efficient_attention.inference.sampling import Sampling, SamplingInputs
+from efficient_attention.inference.generate import allowed_token_mask
+from efficient_attention.inference.sampling import Sampling, sample
 from efficient_attention.inference.seq2seq_generator import Seq2SeqGenerator
 from efficient_attention.inference.streaming_detokenizer import make_detokenizer
 from efficient_attention.inference.translator import allowed_token_mask as allowed_target_tokens
 from efficient_attention.inference.translator import structural_ids
 from efficient_attention.interop.generation_config import ForcedTokens
-from efficient_attention.models.cached_decoding import CachedDecoder, cache_specs
-from efficient_attention.models.decoder import Decoder
+from efficient_attention.models.cached_decoding import CachedDecoder, DecodeState, cache_specs
 from efficient_attention.objectives.objective import Batch, split_trainable_parts
 from efficient_attention.tasks.denoising import DenoisingTask
 from efficient_attention.tasks.language_modelling import LanguageModellingTask
@@ -172,11 +172,22 @@ def _text_continuer(task: LanguageModellingTask, graph: nnx.GraphDef, count: int
 
 
 def _continuations(graph: nnx.GraphDef, more: int, params: Any, prompts_BL: Array, may_follow_V: Array) -> Array:
-    """Returns `more` sampled tokens after each prompt, int32 [B, more]."""
-    model: Decoder = nnx.merge(graph, params)
-    cached = CachedDecoder(model, prompts_BL.shape[1] + more)
-    begun = read_prompts(cached, prompts_BL, jnp.ones_like(prompts_BL))
-    return generate_tokens(cached, begun, more, SAMPLING, SamplingInputs(0, may_follow_V), most=more)[0]
+    """Returns `more` sampled tokens after each prompt, int32 [B, more].
+
+    The prompt is read token by token, too, so that only one call of the decoder is compiled.
+    """
+    rows, length = prompts_BL.shape
+    cached = CachedDecoder(nnx.merge(graph, params), length + more)
+
+    def step(place: Array, carry: tuple[Array, DecodeState]) -> tuple[Array, DecodeState]:
+        tokens_BL, state = carry
+        logits_B1V, state = cached(state, jax.lax.dynamic_slice_in_dim(tokens_BL, place, 1, axis=1))
+        made_B = sample(jnp.where(may_follow_V[None], logits_B1V[:, 0], MASKED), SAMPLING, 0, place)
+        known_B = tokens_BL[:, place + 1]
+        return tokens_BL.at[:, place + 1].set(jnp.where(place + 1 < length, known_B, made_B)), state
+
+    tokens_BL = jnp.pad(prompts_BL, ((0, 0), (0, more)))
+    return jax.lax.fori_loop(0, length + more - 1, step, (tokens_BL, cached.init_state(rows)))[0][:, length:]
 
 
 # ---- targets of sources ----

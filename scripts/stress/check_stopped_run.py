@@ -19,8 +19,9 @@ SAVED = re.compile(r'stopped after step (\d+), which is saved; the same command 
 BEGUN = re.compile(r'[\d,]+ parameters on .*; (?:new run in |resumed at step (\d+) in )')
 # This pattern matches the lines that a run also prints if it is not stopped.
 PROGRESS = re.compile(
-    r'allocator: |preparing |held out: |attention: |compiling the training step|compiled in |step \d+/\d+  loss '
-    r'|step \d+ held out: \w|[\d,]+ parameters on '
+    r'allocator: |preparing |held out: |attention: |compiling the training step|compiled in '
+    r'|step \d+/\d+  (?:loss |[a-z ]+ for \d+ s)|step \d+ (?:held out|filled masks|generated text|targets): '
+    r'|[\d,]+ parameters on '
 )
 BEFORE_THE_FIRST_STEP = (phase_log.IMPORTS, phase_log.PREPARATION, phase_log.RESTORING, phase_log.COMPILATION)
 

@@ -1,6 +1,7 @@
 """Tests the samples of evaluations: equal parameters give equal samples of held-out texts, for each kind of task."""
 
 import dataclasses
+import functools
 from pathlib import Path
 
 import jax
@@ -13,7 +14,9 @@ from configs.text_to_text.common import text_to_text_config
 from efficient_attention.config.dict_conversion import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
+from efficient_attention.inference import evaluation_samples
 from efficient_attention.inference.evaluation_samples import Sampler, local_params, make_sampler
+from efficient_attention.inference.sampling import Sampling
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.tasks.task import Task
 from tests.inference.test_generate import config_of as language_model_config
@@ -85,6 +88,19 @@ def test_equal_parameters_give_equal_samples(tmp_path: Path, config_of, kind: st
     assert all(one['input'].strip() for one in samples)
     if kind == 'targets':
         assert all(one['target'].strip() for one in samples)
+
+
+def test_without_chance_each_token_is_the_most_probable_after_those_before(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(evaluation_samples, 'SAMPLING', Sampling(temperature=0.0))
+    config = language_model_config(tmp_path)
+    graph, params = nnx.split(make_task(config).make_model(nnx.Rngs(0)))
+    prompts_BL = np.arange(12, dtype=np.int32).reshape(2, 6) % 5
+    size = config.model.vocab_size
+    program = jax.jit(functools.partial(evaluation_samples._continuations, graph, 4))
+    made_Bn = np.asarray(program(nnx.to_pure_dict(params), prompts_BL, np.ones(size, bool)))
+    whole_BL = np.concatenate([prompts_BL, made_Bn], axis=1)
+    logits_BLV = jax.jit(lambda params, ids: nnx.merge(graph, params)(ids, jnp.ones_like(ids)))(params, whole_BL)
+    np.testing.assert_array_equal(np.asarray(logits_BLV).argmax(axis=2)[:, 5:-1], made_Bn)
 
 
 def test_the_inputs_are_held_out_pairs(tmp_path: Path):
