@@ -62,7 +62,7 @@ STATES = {
     COMPLETE: 'complete',
     STOPPED: 'stopped',
     FAILED: 'failed',
-    KILLED: 'ended without a word, such as after kill -9',
+    KILLED: 'ended unexpectedly (killed?)',
     'unknown': 'state not recorded',
 }
 LOG = logging.getLogger(__name__)
