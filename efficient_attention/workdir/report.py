@@ -62,7 +62,7 @@ STATES = {
     COMPLETE: 'complete',
     STOPPED: 'stopped',
     FAILED: 'failed',
-    KILLED: 'ended without a word, such as after kill -9',
+    KILLED: 'ended unexpectedly (killed?)',
     'unknown': 'state not recorded',
 }
 LOG = logging.getLogger(__name__)
@@ -84,6 +84,7 @@ def write_report(workdir: Path) -> Path:
     for note in notes:
         LOG.warning('%s', note)
     config, status, series = _read_config(workdir / CONFIG_FILE), read_status(workdir), metric_series(lines)
+    baselines = unigram_baselines(lines)
     last_step = max(max(line['step'] for line in lines), read_last_saved_step(workdir) or 0)
     style, script = ((TEMPLATES / name).read_text(encoding='utf-8') for name in ('style.css', 'charts.js'))
     content = {
@@ -92,11 +93,11 @@ def write_report(workdir: Path) -> Path:
         'script': Markup(script),
         'policy': Markup(_content_security_policy(style, script)),
         'state': _state(status, last_step, flatten(config).get('train.steps')),
-        'tiles': _tiles(lines, series, status),
+        'tiles': _tiles(last_step, series, baselines, status),
         'facts': _facts(status),
-        'last': _last_values(lines, series),
+        'last': _last_values(lines, series, baselines),
         'is_not_evaluated': not _is_evaluated(config),
-        'data': {'charts': _charts(series, unigram_baselines(lines))},
+        'data': {'charts': _charts(series, baselines)},
         'samples': _samples(workdir),
         'config': _config_fields(config),
         'environment': list(read_environment(workdir).items()),
@@ -175,10 +176,14 @@ def _state(status: RunStatus | None, last_step: int, total_steps: Any) -> dict[s
     return {'kind': kind, 'words': STATES[kind], 'step': place, 'error': status.error if status else ''}
 
 
-def _tiles(lines: Sequence[Line], series: Mapping[str, Mapping[str, Series]], status: RunStatus | None) -> list[dict]:
+def _tiles(
+    last_step: int,
+    series: Mapping[str, Mapping[str, Series]],
+    baselines: Mapping[str, float],
+    status: RunStatus | None,
+) -> list[dict]:
     """Returns the most important figures of a run: its step, duration, speed and first validation metric."""
-    baselines = unigram_baselines(lines)
-    tiles = [('steps', f'{max(line["step"] for line in lines):,}')]
+    tiles = [('steps', f'{last_step:,}')]
     if status:
         tiles.append(('duration, all starts', _duration_text(status.seconds)))
     speeds = sorted(series.get('tokens_per_second', {}).get(TRAIN, ([], []))[1])
@@ -214,9 +219,10 @@ def _facts(status: RunStatus | None) -> list[tuple[str, str]]:
     return facts
 
 
-def _last_values(lines: Sequence[Line], series: Mapping[str, Mapping[str, Series]]) -> dict[str, Any]:
+def _last_values(
+    lines: Sequence[Line], series: Mapping[str, Mapping[str, Series]], baselines: Mapping[str, float]
+) -> dict[str, Any]:
     """Returns a table with the last value of each metric per split, and with the unigram baselines if there are any."""
-    baselines = unigram_baselines(lines)
     last: dict[str, int] = {}
     for line in lines:
         last[line['split']] = max(line['step'], last.get(line['split'], 0))

@@ -182,13 +182,18 @@ def test_the_script_draws_every_chart_of_a_page(workdir, tmp_path):
     """Runs the page's script with a stand-in for the browser, which counts what it makes."""
     page = page_of(workdir)
     (tmp_path / 'run.js').write_text(BROWSER + page.code['script'] + '\nconsole.log(JSON.stringify(made));')
-    done = subprocess.run(
-        ['node', str(tmp_path / 'run.js'), page.code['data']], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    made = json.loads(done.stdout)
-    assert made['svg'] == made['figure'] == 3
-    assert made['path'] == 4 and made['button'] == 2
+
+    def made(*words: str) -> dict[str, int]:
+        command = ['node', str(tmp_path / 'run.js'), page.code['data'], *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    drawn, used = made(), made('used')
+    assert drawn['svg'] == drawn['figure'] == 3
+    assert drawn['path'] == 4 and drawn['button'] == 2
+    # The log scale draws its two charts again, and the pointer marks a point of each curve.
+    assert used['path'] == 4 + 3 and used['circle'] == drawn['circle'] + 7 + 4
 
 
 # A document whose elements only remember their attributes.
@@ -198,7 +203,9 @@ class Node {
   constructor(tag) { made[tag] = (made[tag] ?? 0) + 1; this.style = {}; }
   setAttribute(name, value) { if (/NaN|undefined/.test(value)) throw Error(`${name}=${value}`); }
   append() {}
-  addEventListener() {}
+  addEventListener(name, listen) { if (process.argv[3] === 'used') listen({clientX: 300, clientY: 9}); }
+  getBoundingClientRect() { return {left: 0, top: 0, width: 540}; }
+  remove() {}
   replaceChildren() {}
 }
 globalThis.document = {
