@@ -62,7 +62,7 @@ def parse_search(texts: Sequence[str], config: Mapping[str, Any]) -> tuple[Searc
         if isinstance(fields, dict)
         for name, value in fields.items()
     }
-    found = []
+    found: list[SearchedField] = []
     for text in texts:
         name, has_values, values = (part.strip() for part in text.partition('='))
         if name not in known:

@@ -159,6 +159,7 @@ def exportable_encoder(path: Path, pretrained: Pretrained, length: int) -> Expor
     names += ['token_types'] if config.token_types > 1 else []
     names += ['is_global'] if config.global_tokens > 0 else []
     make: Callable[[nnx.Rngs], Any]
+    read: Callable[[Any, dict[str, Array]], dict[str, Array]]
     if head.kind != 'none':
         make, read = lambda rngs: FineTuningModel(config, head, rngs=rngs), fine_tuned_outputs
     elif pretrained.problem == 'fill_mask':

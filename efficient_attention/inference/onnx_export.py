@@ -104,8 +104,8 @@ def failed_operation(error: Exception) -> str:
     if found := re.search(r"primitive '(\w+)'", str(error)):
         return f'the operation {found[1]}'
     frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__) if PLUGINS in frame.filename]
-    found = [Path(name).stem for name in frames if not Path(name).stem.startswith('_') and 'system' not in name]
-    return f'the operation {found[-1]}' if found else f'this model ({one_line(error)[:200]})'
+    stems = [Path(name).stem for name in frames if not Path(name).stem.startswith('_') and 'system' not in name]
+    return f'the operation {stems[-1]}' if stems else f'this model ({one_line(error)[:200]})'
 
 
 def run_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
@@ -139,7 +139,8 @@ def apply_operation(primitive: Primitive, params: Mapping[str, Any], arguments: 
         axis = params['axis']
         return [jnp.concatenate([jnp.expand_dims(x, axis) for x in arguments], axis)]
     if primitive.name == 'pad' and all(min(low, high) >= 0 and not gap for low, high, gap in params['padding_config']):
-        return [pad_by_concatenation(*arguments, params['padding_config'])]
+        x, value = arguments
+        return [pad_by_concatenation(x, value, params['padding_config'])]
     found = primitive.bind(*arguments, **params)
     return found if primitive.multiple_results else [found]
 

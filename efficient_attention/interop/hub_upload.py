@@ -18,7 +18,7 @@ def open_hub(name: str) -> Any:
     try:
         from huggingface_hub import HfApi, get_token
         from huggingface_hub.errors import HFValidationError
-        from huggingface_hub.utils import validate_repo_id
+        from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # imported lazily there
     except ModuleNotFoundError as error:
         raise InputError(f"--push needs: pip install 'efficient-attention[export]' ({error})") from None
     try:

@@ -133,8 +133,8 @@ def evaluated_data(model: Pretrained) -> str:
         return 'unknown'
     if run.task == 'fine_tuning':
         return run.examples.dev or f'{run.examples.format} {run.examples.name}'.strip()
-    if run.task == TEXT_TO_TEXT and run.pairs.dev:
-        return run.pairs.dev
+    if run.task == TEXT_TO_TEXT and run.pairs.train:
+        return run.pairs.held_out or 'nothing'
     return f'{run.data.held_out:g} of {run.data.source}'
 
 

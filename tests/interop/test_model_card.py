@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 from huggingface_hub import ModelCard
 
+from configs.text_to_text.toy import get_config as reverse_config
+from efficient_attention.config.dict_conversion import from_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.interop.model_card import checkpoint_metrics, model_card, write_model_card
 from efficient_attention.interop.pretrained import open_pretrained
 from tests.inference.tiny_checkpoint import write_checkpoint
@@ -34,5 +37,9 @@ def test_a_run_names_its_data_config_and_metrics(tmp_path: Path):
     assert result.dataset_name == f'0.2 of {model.run.data.source}'
     assert '| loss | 3.25 |' in text and 'after step 20, with seed 7' in text and 'optimistic' in text
     assert f'on `{model.run.data.source}`' in text and '"best_metric": "loss"' in text
+    pairs = from_dict(reverse_config('reverse').to_dict(), RunConfig)
+    translator = dataclasses.replace(model, problem='text_to_text', run=pairs)
+    text = model_card('mine', translator, 'runs/x', '', {'step': 1, 'loss': 2.0})
+    assert f'on `{pairs.pairs.train}`. Evaluated on {pairs.pairs.held_out}.' in text
     rounded = dataclasses.replace(model, model=dataclasses.replace(model.model, quantization='int8'))
     assert 'rounded to 8 bits' in model_card('mine', rounded, 'runs/x', '', {})

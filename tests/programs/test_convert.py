@@ -34,6 +34,24 @@ def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, tmp_path
     return run
 
 
+def test_a_card_is_written_and_the_folder_is_uploaded(call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pushed = []
+    monkeypatch.setattr('efficient_attention.interop.hub_upload.open_hub', lambda name: f'the hub of {name}')
+    monkeypatch.setattr(
+        'efficient_attention.interop.hub_upload.push_folder', lambda *words: pushed.append(words) or 'https://hub'
+    )
+    assert call(FIXTURES / 'albert_1', '--push', 'me/mine', '--license', 'mit')[0] == 0
+    assert pushed == [('the hub of me/mine', tmp_path / 'out', 'me/mine')]
+    assert 'uploaded to https://hub' in call.printed
+    assert 'license: "mit"' in (tmp_path / 'out' / 'README.md').read_text()
+    open_pretrained(tmp_path / 'out')  # the checksums allow the card
+
+
+def test_a_bad_repository_name_is_found_before_anything_is_written(call, tmp_path: Path):
+    code, err = call(FIXTURES / 'albert_1', '--push', 'a/b/c')
+    assert code == 2 and 'error: --push a/b/c: ' in err and not (tmp_path / 'out').exists()
+
+
 def test_a_folder_becomes_a_folder(call, tmp_path: Path):
     assert call(FIXTURES / 'albert_1')[0] == 0
     before, after = open_pretrained(FIXTURES / 'albert_1'), open_pretrained(tmp_path / 'out')
