@@ -53,7 +53,8 @@ SITE_PAGES = {f'{name}.md': f'/generated/{name.lower()}.md' for name in site_pag
 
 
 def link_to_site(app, docname, source):  # noqa: ARG001  Sphinx gives all three
-    """Points links to README.md and its neighbours, which are outside this folder, to their copies in the site."""
+    """Points links to README.md and its neighbours to their copies in the site, and makes notebooks downloads."""
+    source[0] = source[0].replace('](colab/', '](path:colab/')
     source[0] = re.sub(
         r'\]\((?:\.\./)+(\w+\.md)',
         lambda link: f']({SITE_PAGES[link[1]]}' if link[1] in SITE_PAGES else link[0],
