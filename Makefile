@@ -53,10 +53,10 @@ format: .venv-lint/.lint  ## rewrite the files as `make lint` wants them
 	@.venv-lint/bin/ruff check --fix .
 	@.venv-lint/bin/ruff format .
 
-# Sphinx makes every warning an error, such as a link or an anchor that does not exist. Tutorials run in the build. Their
-# programs run briefly, so they are compiled with little optimisation, and stay in cache/programs for the next build.
+# Sphinx makes every warning an error, such as a link or an anchor that does not exist. Tutorials that have changed run in
+# the build; their results stay in build/notebooks, their compiled programs in cache/programs.
 docs: .venv-docs/.docs  ## build the site and run its tutorials: build/docs/index.html (minutes)
-	@JAX_PLATFORMS=$${JAX_PLATFORMS:-cpu} XLA_FLAGS="--xla_backend_optimization_level=0 $${XLA_FLAGS:-}" \
+	@JAX_PLATFORMS=$${JAX_PLATFORMS:-cpu} \
 	  JAX_COMPILATION_CACHE_DIR=$${JAX_COMPILATION_CACHE_DIR:-$(CURDIR)/cache/programs} \
 	  .venv-docs/bin/python -m sphinx --fail-on-warning --quiet -d build/doctrees docs build/docs
 	@echo 'built build/docs/index.html'

@@ -1,6 +1,6 @@
 """Settings of the site, which `make docs` builds with Sphinx from the Markdown files of this folder.
 
-Pages that the build writes itself are in docs/generated/ (docs/site_pages.py). Tutorials run at each build.
+Pages that the build writes itself are in docs/generated/ (docs/site_pages.py). Tutorials run in the build.
 """
 
 import os
@@ -41,9 +41,10 @@ python_maximum_signature_line_length = 88
 napoleon_use_rtype = False
 napoleon_use_ivar = True
 
-nb_execution_mode = 'force'
+nb_execution_mode = 'cache'  # runs a tutorial if its code has changed; remove the folder to run all
+nb_execution_cache_path = str(ROOT / 'build' / 'notebooks')
 nb_execution_in_temp = True  # each tutorial writes its runs into a folder of its own
-nb_execution_timeout = 240  # seconds per cell
+nb_execution_timeout = 600  # seconds per cell, for a machine with other load
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 copybutton_exclude = '.linenos, .gp'
@@ -52,7 +53,8 @@ SITE_PAGES = {f'{name}.md': f'/generated/{name.lower()}.md' for name in site_pag
 
 
 def link_to_site(app, docname, source):  # noqa: ARG001  Sphinx gives all three
-    """Points links to README.md and its neighbours, which are outside this folder, to their copies in the site."""
+    """Points links to README.md and its neighbours to their copies in the site, and makes notebooks downloads."""
+    source[0] = source[0].replace('](colab/', '](path:colab/')
     source[0] = re.sub(
         r'\]\((?:\.\./)+(\w+\.md)',
         lambda link: f']({SITE_PAGES[link[1]]}' if link[1] in SITE_PAGES else link[0],

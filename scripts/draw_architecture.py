@@ -44,7 +44,7 @@ BOXES = (
         204,
         'part',
         'attention',
-        ((f'{len(NAMES)} mechanisms,', 'patterns of keys,', 'a backend per device'), 'attention'),
+        ((f'{len(NAMES)} mechanisms,', 'patterns of keys,', 'several backends'), 'attention'),
     ),
     (710, 130, 220, 60, 'training', 'loss and metrics', ((), 'objectives, tasks')),
     (710, 230, 220, 60, 'training', 'gradients, update', ((), 'training')),
