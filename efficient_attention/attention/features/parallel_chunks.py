@@ -57,12 +57,13 @@ def attend_all_chunks(before: KeySums, chunks: PositionChunk, features: FeatureM
     highest_mBGR = jax.lax.cummax(jnp.concatenate([jax.lax.stop_gradient(before.stabiliser_BGR)[None], highest_nBGR]))
     stabiliser_nBGR, shrink_nBGR = highest_mBGR[1:], jnp.exp(highest_mBGR[:-1] - highest_mBGR[1:])
     key_nBGCR = rounded_features(key_logs_nBGCR, stabiliser_nBGR[:, :, :, None], dtype)
-    if chunks.valid_BC is not None:  # without any key up to a chunk's end, features of masked keys would be 1
-        key_nBGCR = jnp.where(chunks.valid_BC[:, :, None, :, None], key_nBGCR, jnp.zeros((), dtype))
     query_logs_nBGhCR = map_to_log_features(chunks.query_BGhCK) + stabiliser_nBGR[:, :, :, None, None]
     scale_nBGhC = jax.lax.stop_gradient(query_logs_nBGhCR.max(axis=-1))
     query_nBGhCR = rounded_features(query_logs_nBGhCR, scale_nBGhC[..., None], dtype)
     value_nBGCV = jnp.concatenate([chunks.value_BGCK, jnp.ones_like(chunks.value_BGCK[..., :1])], axis=-1)
+    # Without any key up to a chunk's end, features of masked keys are 1. Their values are fewer numbers to mask.
+    if chunks.valid_BC is not None:
+        value_nBGCV = jnp.where(chunks.valid_BC[:, :, None, :, None], value_nBGCV, jnp.zeros((), dtype))
     start_BGRV = jnp.concatenate([before.sums_BGRK, before.normaliser_BGR[..., None]], axis=-1)
     operands = query_nBGhCR, key_nBGCR, value_nBGCV, start_BGRV, shrink_nBGR, scale_nBGhC
     (out_nBGhCK, lse_nBGhC), last_BGRV = causal_products(*operands)
