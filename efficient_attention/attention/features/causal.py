@@ -17,7 +17,7 @@ Axes: G key heads with h query heads each, C positions of a chunk, R features.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -79,9 +79,11 @@ def attend_causal(
         reads: 'earlier' = a query reads itself and earlier keys. With segments also 'chunk' = earlier keys and its
             whole chunk, 'later' = keys after its chunk.
     """
+    has_all_at_once = device_tuning().feature_prefix_sums
+    if inputs.segments_BL is None and has_all_at_once:
+        return attend_causal_at_once(inputs, sums, features, size)
     length = inputs.query_BLHK.shape[1]
     chunks = cut_inputs(inputs, min(size, length))
-    has_all_at_once = device_tuning().feature_prefix_sums
     go = functools.partial(scan_segments_in_parallel, features) if has_all_at_once else scan_sequentially
     start: Carry = sums
     if inputs.segments_BL is not None:
@@ -92,10 +94,7 @@ def attend_causal(
         last, outputs = go(reverse_step, start, jax.tree.map(jnp.flipud, chunks))
         out_BLHK, lse_BLH = (merge_chunks(jnp.flipud(x), length) for x in outputs)
         return (out_BLHK, lse_BLH), last.sums
-    if inputs.segments_BL is None and has_all_at_once:
-        last, outputs = attend_all_chunks(sums, chunks, features)
-    else:
-        last, outputs = go(make_chunk_step(inputs, features, reads, attend_chunk), start, chunks)
+    last, outputs = go(make_chunk_step(inputs, features, reads, attend_chunk), start, chunks)
     out_BLHK, lse_BLH = (merge_chunks(x, length) for x in outputs)
     if reads == 'earlier':
 
@@ -120,6 +119,86 @@ def attend_causal(
             lambda: (out_BLHK, lse_BLH),
         )
     return (out_BLHK.astype(jnp.float32), lse_BLH), last if inputs.segments_BL is None else last.sums
+
+
+Masks = tuple[Array | None, Array | None]  # valid keys and used queries
+
+
+class Operands(NamedTuple):
+    """The arrays of `attend_causal_at_once` that get gradients."""
+
+    query_BLHK: Array
+    key_BLGK: Array
+    value_BLGK: Array
+    sums: KeySums
+    features: FeatureMap
+
+
+def attend_causal_at_once(
+    inputs: FeatureAttentionInputs, sums: KeySums, features: FeatureMap, size: int
+) -> tuple[Outputs, KeySums]:
+    """Returns the results of `attend_causal` for rows of one text, computed for all chunks at once.
+
+    The backward pass differentiates only the form that gave the outputs. If JAX differentiated the conditional, the
+    gradients of both forms would be added, and the form that did not run would write zeros.
+    """
+    length = inputs.query_BLHK.shape[1]
+
+    is_bfloat16 = inputs.value_BLGK.dtype == jnp.bfloat16
+
+    def as_inputs(operands: Operands, masks: Masks) -> FeatureAttentionInputs:
+        return FeatureAttentionInputs(*operands[:3], valid_BL=masks[0], used_query_BL=masks[1])
+
+    def cut(operands: Operands, masks: Masks) -> PositionChunk:
+        return cut_inputs(as_inputs(operands, masks), min(size, length))
+
+    def at_once(operands: Operands, masks: Masks) -> tuple[Outputs, KeySums]:
+        last, (out, lse) = attend_all_chunks(operands.sums, cut(operands, masks), operands.features)
+        return (merge_chunks(out, length), merge_chunks(lse, length)), last
+
+    def one_by_one(operands: Operands, masks: Masks, attend: AttendChunk) -> Outputs:
+        step = functools.partial(causal_step, features=operands.features, attend=attend)
+        out, lse = scan_sequentially(step, operands.sums, cut(operands, masks))[1]
+        return merge_chunks(out.astype(jnp.bfloat16 if is_bfloat16 else out.dtype), length), merge_chunks(lse, length)
+
+    exactly = functools.partial(one_by_one, attend=attend_chunk_exactly)
+
+    def has_lost_query(operands: Operands, masks: Masks, lse_BLH: Array) -> Array:
+        is_lost_BLH = (lse_BLH <= MASKED / 2) & has_readable_key(as_inputs(operands, masks), operands.sums)[..., None]
+        if not features.has_zeros:
+            return is_lost_BLH.any()
+
+        def has_lost_reader() -> Array:
+            is_reader_BLH = one_by_one(operands, masks, find_queries_with_features)[1] > MASKED / 2
+            return (is_lost_BLH & is_reader_BLH).any()
+
+        return jax.lax.cond(is_lost_BLH.any(), has_lost_reader, lambda: jnp.zeros((), bool))
+
+    @jax.custom_vjp
+    def attend(operands: Operands, masks: Masks) -> tuple[Outputs, KeySums]:
+        return forward(operands, masks)[0]
+
+    def forward(operands: Operands, masks: Masks) -> tuple[tuple[Outputs, KeySums], Any]:
+        (outputs, last), pull = jax.vjp(lambda operands: at_once(operands, masks), operands)
+        is_lost = has_lost_query(operands, masks, outputs[1])
+        outputs = jax.lax.cond(is_lost, lambda: exactly(operands, masks), lambda: outputs)
+        return (outputs, last), (operands, masks, is_lost, pull)
+
+    def backward(saved: Any, gradients: tuple[Outputs, KeySums]) -> tuple[Operands, None]:
+        operands, masks, is_lost, pull = saved
+
+        def pull_exactly() -> Operands:
+            nothing = jax.tree.map(jnp.zeros_like, gradients[0])
+            of_sums = pull((nothing, gradients[1]))[0]
+            of_outputs = jax.vjp(lambda operands: exactly(operands, masks), operands)[1](gradients[0])[0]
+            return jax.tree.map(jnp.add, of_sums, of_outputs)
+
+        return jax.lax.cond(is_lost, pull_exactly, lambda: pull(gradients)[0]), None
+
+    attend.defvjp(forward, backward)
+    masks = inputs.valid_BL, inputs.used_query_BL
+    (out_BLHK, lse_BLH), last = attend(Operands(*inputs[:3], sums, features), masks)
+    return (out_BLHK.astype(jnp.float32), lse_BLH), last
 
 
 def make_chunk_step(inputs: FeatureAttentionInputs, features: FeatureMap, reads: str, attend: AttendChunk) -> ChunkStep:

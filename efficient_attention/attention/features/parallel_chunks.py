@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Shaped
 
+from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.features.chunk_attention import Outputs
 from efficient_attention.attention.features.chunks import PositionChunk
 from efficient_attention.attention.features.feature_map import FeatureMap, divide_sums, mask_keys
@@ -47,24 +48,27 @@ def attend_all_chunks(before: KeySums, chunks: PositionChunk, features: FeatureM
     """
     chunks = chunks if chunks.value_BGCK.dtype == jnp.bfloat16 else chunks.in_float32()
     dtype = chunks.value_BGCK.dtype
-    key_logs_nBGCR = features.map_to_log_features(chunks.key_BGCK)
+    # The backward pass reads queries and keys instead of the derivatives of their logarithms.
+    map_to_log_features = jax.checkpoint(features.map_to_log_features, prevent_cse=False)
+    key_logs_nBGCR = map_to_log_features(chunks.key_BGCK)
     if chunks.valid_BC is not None:
         key_logs_nBGCR = jax.vmap(mask_keys)(key_logs_nBGCR, chunks.valid_BC)
     highest_nBGR = jax.lax.stop_gradient(key_logs_nBGCR.max(axis=3))
     highest_mBGR = jax.lax.cummax(jnp.concatenate([jax.lax.stop_gradient(before.stabiliser_BGR)[None], highest_nBGR]))
     stabiliser_nBGR, shrink_nBGR = highest_mBGR[1:], jnp.exp(highest_mBGR[:-1] - highest_mBGR[1:])
     key_nBGCR = rounded_features(key_logs_nBGCR, stabiliser_nBGR[:, :, :, None], dtype)
-    if chunks.valid_BC is not None:  # without any key up to a chunk's end, features of masked keys would be 1
-        key_nBGCR = jnp.where(chunks.valid_BC[:, :, None, :, None], key_nBGCR, jnp.zeros((), dtype))
-    query_logs_nBGhCR = features.map_to_log_features(chunks.query_BGhCK) + stabiliser_nBGR[:, :, :, None, None]
+    query_logs_nBGhCR = map_to_log_features(chunks.query_BGhCK) + stabiliser_nBGR[:, :, :, None, None]
     scale_nBGhC = jax.lax.stop_gradient(query_logs_nBGhCR.max(axis=-1))
     query_nBGhCR = rounded_features(query_logs_nBGhCR, scale_nBGhC[..., None], dtype)
     value_nBGCV = jnp.concatenate([chunks.value_BGCK, jnp.ones_like(chunks.value_BGCK[..., :1])], axis=-1)
+    # Without any key up to a chunk's end, features of masked keys are 1. Their values are fewer numbers to mask.
+    if chunks.valid_BC is not None:
+        value_nBGCV = jnp.where(chunks.valid_BC[:, :, None, :, None], value_nBGCV, jnp.zeros((), dtype))
     start_BGRV = jnp.concatenate([before.sums_BGRK, before.normaliser_BGR[..., None]], axis=-1)
-    both_nBGhCV, last_BGRV = causal_products(query_nBGhCR, key_nBGCR, value_nBGCV, start_BGRV, shrink_nBGR)
+    operands = query_nBGhCR, key_nBGCR, value_nBGCV, start_BGRV, shrink_nBGR, scale_nBGhC
+    (out_nBGhCK, lse_nBGhC), last_BGRV = causal_products(*operands)
     last = KeySums(last_BGRV[..., :-1], last_BGRV[..., -1], stabiliser_nBGR[-1])
-    out_nBGhCK, lse_nBGhC = divide_sums(both_nBGhCV[..., :-1], both_nBGhCV[..., -1], scale_nBGhC)
-    return last, (out_nBGhCK.astype(dtype), lse_nBGhC)
+    return last, (out_nBGhCK, lse_nBGhC)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -94,39 +98,51 @@ rounded_features.defvjp(rounded_features_forward, rounded_features_backward)
 
 @jax.custom_vjp
 def causal_products(
-    query_nBGhCR: Array, key_nBGCR: Array, value_nBGCV: Array, start_BGRV: Array, shrink_nBGR: Array
-) -> tuple[Array, Array]:
-    """Returns causal attention before its division, [n, B, G, h, C, V], and the key sums after the last chunk.
+    query_nBGhCR: Array, key_nBGCR: Array, value_nBGCV: Array, start_BGRV: Array, shrink_nBGR: Array, scale_nBGhC: Array
+) -> tuple[Outputs, Array]:
+    """Returns causal attention [n, B, G, h, C, K] in the dtype of the features with its log-sum-exps [n, B, G, h, C],
+    and the key sums after the last chunk.
 
-    The first result sums (query . key) times value over the keys up to each query. The factors `shrink_nBGR` convert
-    sums from the scale of the previous chunk to a chunk's scale; the first factors convert `start_BGRV`. The factors
-    get no gradient.
+    Attention divides sums of (query . key) times value over the keys up to each query, by the last of their columns.
+    The factors `shrink_nBGR` convert sums from the scale of the previous chunk to a chunk's scale; the first factors
+    convert `start_BGRV`. `scale_nBGhC` is the logarithm of the scale of the queries. Factors and scales get no
+    gradient.
     """
-    return causal_products_forward(query_nBGhCR, key_nBGCR, value_nBGCV, start_BGRV, shrink_nBGR)[0]
+    return causal_products_forward(query_nBGhCR, key_nBGCR, value_nBGCV, start_BGRV, shrink_nBGR, scale_nBGhC)[0]
 
 
 def causal_products_forward(
-    query_nBGhCR: Array, key_nBGCR: Array, value_nBGCV: Array, start_BGRV: Array, shrink_nBGR: Array
-) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
+    query_nBGhCR: Array, key_nBGCR: Array, value_nBGCV: Array, start_BGRV: Array, shrink_nBGR: Array, scale_nBGhC: Array
+) -> tuple[tuple[Outputs, Array], tuple[Array, ...]]:
     """Returns the results of `causal_products`, and the arrays saved for the backward pass."""
+    dtype = query_nBGhCR.dtype
     sums_nBGRV = product('nBGCR,nBGCV->nBGRV', key_nBGCR, value_nBGCV)
     sums_nBGRV, last_BGRV = sums_before_each(start_BGRV, sums_nBGRV, shrink_nBGR)
-    sums_nBGRV = sums_nBGRV.astype(query_nBGhCR.dtype)
+    sums_nBGRV = sums_nBGRV.astype(dtype)
     inside_nBGhCc = jnp.tril(rounded_product('nBGhCR,nBGcR->nBGhCc', query_nBGhCR, key_nBGCR))
-    both_nBGhCV = product('nBGhCc,nBGcV->nBGhCV', inside_nBGhCc, value_nBGCV)
-    both_nBGhCV += product('nBGhCR,nBGRV->nBGhCV', query_nBGhCR, sums_nBGRV)
-    saved = query_nBGhCR, key_nBGCR, value_nBGCV, sums_nBGRV, inside_nBGhCc, shrink_nBGR
-    return (both_nBGhCV, last_BGRV), saved
+    near_nBGhCV = product('nBGhCc,nBGcV->nBGhCV', inside_nBGhCc, value_nBGCV)
+    far_nBGhCV = product('nBGhCR,nBGRV->nBGhCV', query_nBGhCR, sums_nBGRV)
+    # Without barriers, XLA would read all columns for the denominators, and compute the outputs again for gradients.
+    denominators = jax.lax.optimization_barrier((near_nBGhCV[..., -1], far_nBGhCV[..., -1]))
+    denominator_nBGhC = denominators[0] + denominators[1]
+    out_nBGhCK, lse_nBGhC = divide_sums(near_nBGhCV[..., :-1] + far_nBGhCV[..., :-1], denominator_nBGhC, scale_nBGhC)
+    out_nBGhCK = jax.lax.optimization_barrier(out_nBGhCK.astype(dtype))
+    inverse_nBGhC = jnp.where(lse_nBGhC > MASKED / 2, 1.0 / denominator_nBGhC, 0.0)
+    saved = query_nBGhCR, key_nBGCR, value_nBGCV, sums_nBGRV, inside_nBGhCc, shrink_nBGR, out_nBGhCK, inverse_nBGhC
+    return ((out_nBGhCK, lse_nBGhC), last_BGRV), saved
 
 
-def causal_products_backward(saved: tuple[Array, ...], gradients: tuple[Array, Array]) -> tuple[Array, ...]:
-    """Returns the gradients of queries, keys, values and sums, and zeros for `shrink_nBGR`."""
-    query_nBGhCR, key_nBGCR, value_nBGCV, sums_nBGRV, inside_nBGhCc, shrink_nBGR = saved
-    dtype = query_nBGhCR.dtype
-    dboth_nBGhCV = gradients[0].astype(dtype)
+def causal_products_backward(saved: tuple[Array, ...], gradients: tuple[Outputs, Array]) -> tuple[Array, ...]:
+    """Returns the gradients of queries, keys, values and sums, and zeros for factors and scales."""
+    query_nBGhCR, key_nBGCR, value_nBGCV, sums_nBGRV, inside_nBGhCc, shrink_nBGR, out_nBGhCK, inverse_nBGhC = saved
+    ((dout_nBGhCK, dlse_nBGhC), dlast_BGRV), dtype = gradients, query_nBGhCR.dtype
+    # The output is rounded here, like in other fused backward passes: the sums are not read again.
+    dlog_nBGhC = dlse_nBGhC - (dout_nBGhCK.astype(jnp.float32) * out_nBGhCK.astype(jnp.float32)).sum(axis=-1)
+    dboth_nBGhCV = jnp.concatenate([dout_nBGhCK.astype(jnp.float32), dlog_nBGhC[..., None]], axis=-1)
+    dboth_nBGhCV = (dboth_nBGhCV * inverse_nBGhC[..., None]).astype(dtype)
     dsums_nBGRV = product('nBGhCR,nBGhCV->nBGRV', query_nBGhCR, dboth_nBGhCV)
     ahead_nBGR = jnp.concatenate([jnp.ones_like(shrink_nBGR[:1]), shrink_nBGR[:0:-1]])
-    dsums_nBGRV, dlast_BGRV = sums_before_each(gradients[1], dsums_nBGRV[::-1], ahead_nBGR)
+    dsums_nBGRV, dlast_BGRV = sums_before_each(dlast_BGRV, dsums_nBGRV[::-1], ahead_nBGR)
     dsums_nBGRV = dsums_nBGRV[::-1].astype(dtype)
     dinside_nBGhCc = jnp.tril(rounded_product('nBGhCV,nBGcV->nBGhCc', dboth_nBGhCV, value_nBGCV))
     dquery_nBGhCR = rounded_product('nBGhCc,nBGcR->nBGhCR', dinside_nBGhCc, key_nBGCR)
@@ -135,7 +151,9 @@ def causal_products_backward(saved: tuple[Array, ...], gradients: tuple[Array, A
     dkey_nBGCR += rounded_product('nBGCV,nBGRV->nBGCR', value_nBGCV, dsums_nBGRV)
     dvalue_nBGCV = rounded_product('nBGhCc,nBGhCV->nBGcV', inside_nBGhCc, dboth_nBGhCV)
     dvalue_nBGCV += rounded_product('nBGCR,nBGRV->nBGCV', key_nBGCR, dsums_nBGRV)
-    return dquery_nBGhCR, dkey_nBGCR, dvalue_nBGCV, dlast_BGRV * shrink_nBGR[0][..., None], jnp.zeros_like(shrink_nBGR)
+    dstart_BGRV = dlast_BGRV * shrink_nBGR[0][..., None]
+    zeros = jnp.zeros_like(shrink_nBGR), jnp.zeros_like(inverse_nBGhC)
+    return dquery_nBGhCR, dkey_nBGCR, dvalue_nBGCV, dstart_BGRV, *zeros
 
 
 causal_products.defvjp(causal_products_forward, causal_products_backward)

@@ -2,6 +2,8 @@
 a GPU.
 """
 
+import functools
+import importlib.util
 import re
 from collections.abc import Callable, Iterator
 
@@ -15,14 +17,18 @@ from flax import nnx
 from jax._src.cudnn import fused_attention_stablehlo
 
 from efficient_attention.attention.attend import attend
+from efficient_attention.attention.device_mesh import ACTIVATIONS, partition, using_mesh
 from efficient_attention.attention.devices import using_platform
 from efficient_attention.attention.parsing import parse_mechanism, parse_pattern
 from efficient_attention.attention.request import Lengths, with_padding_zeroed
 from efficient_attention.attention.softmax import cudnn
 from efficient_attention.attention.softmax.cudnn import attend_fused, check_supported, compute_attention, is_supported
+from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.sharding import make_mesh
+from efficient_attention.planning.topology import make_topology_devices, parse_topology
 from tests.attention.cells import inputs
 from tests.attention.requests import make_request
 from tests.tolerances import assert_close
@@ -184,3 +190,37 @@ def test_models_reach_the_kernel_without_asking(make: type, attention: str, drop
 
     program = jax.jit(jax.grad(loss)).trace(params, tokens, lengths).lower(lowering_platforms=('cuda',)).as_text()
     assert len(set(re.findall(r'custom_call @(__cudnn[\w$]+)', program))) == kernels
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'mesh, heads', [({'data': 2, 'tensor': 2}, 4), ({'data': 4}, 8), ({'fsdp': 2, 'tensor': 2}, 4)]
+)
+def test_each_of_four_gpus_computes_its_own_rows_and_heads(mesh: dict[str, int], heads: int):
+    """Compiled for four H200s, without a device: both kernels get the shard of a device, and nothing is sent."""
+    if importlib.util.find_spec('jax_cuda13_plugin') is None:
+        pytest.skip('needs jax_cuda13_plugin: make plan')
+    made = make_mesh(MeshConfig(**mesh), make_topology_devices(parse_topology('h200:4')))
+    q = jax.ShapeDtypeStruct((8, 512, 8, 64), jnp.bfloat16, sharding=sharding_of('BLHK', (8, 512, 8, 64), made))
+    lengths = jax.ShapeDtypeStruct((8,), jnp.int32, sharding=sharding_of('B', (8,), made))
+
+    def attention(q: jax.Array, k: jax.Array, v: jax.Array, lengths: jax.Array) -> jax.Array:
+        given = {'query_segments': Lengths(lengths), 'key_segments': Lengths(lengths), 'backend': 'cudnn'}
+        return attend(q, k, v, parse_mechanism('causal'), **given)
+
+    def gradients(q: jax.Array, k: jax.Array, v: jax.Array, lengths: jax.Array) -> tuple:
+        out, pull = jax.vjp(functools.partial(attention, lengths=lengths), q, k, v)
+        return out, pull(out)
+
+    with using_mesh(made):
+        text = jax.jit(gradients).lower(q, q, q, lengths).compile().as_text()
+    kernels = re.findall(r'custom_call_target="(__cudnn\$fmha\w+)"', text)
+    assert kernels == ['__cudnn$fmhaSoftmax', '__cudnn$fmhaSoftmaxBackward']
+    shapes = re.findall(r'"intermediate_tensor_shape":.*?"dimensions":\["?(\d+)"?,"?(\d+)', text.replace(' ', ''))
+    rows = 8 // (4 // made.shape['tensor'])
+    assert shapes == [(str(rows), str(heads))] * 2
+    assert not re.search(r'all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter', text)
+
+
+def sharding_of(letters: str, shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
+    return jax.sharding.NamedSharding(mesh, partition(letters, shape, mesh, ACTIVATIONS))
