@@ -183,7 +183,7 @@ def rounded(value: float) -> float:
 def suggested_point(search: Sequence[SearchedField], trial: Any) -> Fields:
     """Returns the fields that Optuna suggests for a trial; of a finished trial, the fields that it had.
 
-    `trial` is a `Trial` or `FixedTrial` of Optuna.
+    The argument `trial` is a trial of Optuna.
     """
     point = {}
     for name, kind, values in search:

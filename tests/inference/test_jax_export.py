@@ -87,7 +87,7 @@ def test_a_classifier_runs_without_this_package(tmp_path: Path):
     assert_close(chances, np.tile([scores[label] for label in described['labels']], (5, 1)), within=WITHIN)
 
 
-@pytest.mark.parametrize('attention', ['longformer(4)', 'linear'])
+@pytest.mark.parametrize('attention', ['longformer(4)', pytest.param('linear', marks=pytest.mark.slow)])
 def test_mechanisms_equal_the_model(tmp_path: Path, attention: str):
     config = ModelConfig(
         width=16, heads=2, layers=1, vocab_size=30, max_length=32, attention=attention, attention_dropout_rate=0.0,
