@@ -46,6 +46,7 @@ from efficient_attention.data.examples.squad import read_squad
 from efficient_attention.data.sources.array_records import array_record_documents
 from efficient_attention.data.sources.json_files import json_documents
 from efficient_attention.data.sources.tables import read_table
+from efficient_attention.data.sources.tfrecord import TFRecordFile
 from efficient_attention.data.sources.wikipedia_dump import wikipedia_dump_documents
 from efficient_attention.data.tokenizers.added_tokens import added_tokens
 from efficient_attention.data.tokenizers.loading import load_tokenizer
@@ -79,7 +80,10 @@ from scripts.stress.fuzz_samples import (
     T5,
     TOKENIZER,
     WIKI_WORDS,
+    arrow_bytes,
     json_bytes,
+    parquet_bytes,
+    tfrecord_bytes,
 )
 
 SECONDS = 10  # maximum processor seconds per input; the limit of elapsed time is six times as long
@@ -169,6 +173,13 @@ def read_conll_tags(path: Path) -> None:
     list(read_sentences(config, 'train'))
 
 
+def read_tfrecord(path: Path) -> None:
+    """Reads the records of a TFRecord file."""
+    file = TFRecordFile(path)
+    for number in range(len(file)):
+        file[number]
+
+
 def read_race(path: Path) -> None:
     """Reads the questions of a RACE file."""
     list(read_choices(ExamplesConfig(problem='multiple_choice', format='race', test=str(path)), 'test'))
@@ -198,6 +209,9 @@ READERS = {
     'records': FuzzedReader('rows.array_record', lambda path: list(array_record_documents([path])), (bytes(70_000),)),
     'csv': FuzzedReader('rows.csv', lambda path: list(read_table(str(path))), (b'text,label\n"A, ""dog""",1\nB,0\n',)),
     'tsv': FuzzedReader('rows.tsv', lambda path: list(read_table(str(path))), (b'text\tlabel\nA "dog\t1\n',)),
+    'parquet': FuzzedReader('rows.parquet', lambda path: list(read_table(str(path))), (parquet_bytes(),)),
+    'arrow': FuzzedReader('rows.arrow', lambda path: list(read_table(str(path))), (arrow_bytes(),)),
+    'tfrecord': FuzzedReader('rows.tfrecord', read_tfrecord, (tfrecord_bytes(b'A dog.', b'B'),)),
     'packed': FuzzedReader('rows.jsonl.gz', lambda path: list(read_table(str(path))), (b'\x1f\x8b\x08' + bytes(20),)),
     'conll': FuzzedReader('rows.txt', read_conll_tags, (CONLL,), ('-DOCSTART-', 'The', '\t', ' ', '\n', 'DT')),
     'conllu': FuzzedReader('rows.conllu', read_conll_tags, (CONLLU,), ('1', '1-2', '1.1', '\t', '\n', '_', '#')),

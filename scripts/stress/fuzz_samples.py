@@ -1,7 +1,14 @@
 """Holds valid sample files of every kind for scripts/stress/fuzz_readers.py, and words from which it builds inputs."""
 
+import io
 import json
+import struct
 from typing import Any
+
+import pyarrow
+from pyarrow import parquet
+
+from efficient_attention.data.sources.tfrecord import masked_crc32c
 
 
 def json_bytes(value: Any) -> bytes:
@@ -9,6 +16,31 @@ def json_bytes(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode('utf-8', 'surrogatepass')
 
 
+def arrow_bytes() -> bytes:
+    """Returns a stream of Arrow with two columns."""
+    file = io.BytesIO()
+    with pyarrow.ipc.new_stream(file, TABLE.schema) as writer:
+        writer.write_table(TABLE)
+    return file.getvalue()
+
+
+def parquet_bytes() -> bytes:
+    """Returns a Parquet file with two columns."""
+    file = io.BytesIO()
+    parquet.write_table(TABLE, file)
+    return file.getvalue()
+
+
+def tfrecord_bytes(*records: bytes) -> bytes:
+    """Returns a TFRecord file with these records."""
+    lengths = [struct.pack('<Q', len(record)) for record in records]
+    return b''.join(
+        length + struct.pack('<I', masked_crc32c(length)) + record + struct.pack('<I', masked_crc32c(record))
+        for length, record in zip(lengths, records, strict=True)
+    )
+
+
+TABLE = pyarrow.table({'text': ['A dog.', 'B'], 'tags': [['a', 'b'], []]})
 PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'the', '##s', 'dog']
 WORD_PIECE = {
     'type': 'WordPiece',

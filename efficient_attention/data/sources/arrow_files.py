@@ -44,6 +44,7 @@ class ArrowTable:
 
         for batch in _file_parts(self.path, None if columns is None else list(columns)):
             try:
+                batch.validate(full=True)  # Without this check, damaged offsets end the process.
                 rows = (batch if columns is None else batch.select(list(columns))).to_pylist()
             except (pyarrow.ArrowException, ValueError) as error:  # a string that is not UTF-8 is a ValueError
                 raise InputError(f'{self.path}: damaged ({one_line(error)[:300]})') from None
@@ -53,7 +54,11 @@ class ArrowTable:
 def open_arrow_table(path: Path) -> ArrowTable:
     """Returns the table in a Parquet or Arrow file; raises InputError if it is neither, or damaged."""
     schema = next(_file_parts(path, [], schema_only=True))
-    return ArrowTable(path, tuple(schema.names), _class_names(schema, path))
+    try:
+        columns = tuple(schema.names)
+    except ValueError as error:
+        raise InputError(f'{path}: damaged column names ({one_line(error)})') from None
+    return ArrowTable(path, columns, _class_names(schema, path))
 
 
 def arrow_documents(files: Sequence[Path], field: str) -> Iterator[str]:
@@ -130,7 +135,7 @@ def _file_parts(path: Path, columns: list[str] | None, *, schema_only: bool = Fa
             else:
                 stream = pyarrow.ipc.open_stream(file)
                 yield from [stream.schema] if schema_only else stream
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError) as error:  # a name that is not UTF-8 is a ValueError
         raise InputError(f'{path}: not a valid {kind} file, or damaged ({one_line(error)[:300]})') from None
 
 

@@ -106,6 +106,20 @@ def test_damaged_files(tmp_path: Path, suffix: str):
             assert list(read_tables(str(path))) == list(read_tables(str(source)))
 
 
+def test_damaged_offsets_do_not_end_the_process(tmp_path: Path):
+    """Arrow files have no checksums, so some damage changes the rows. Offsets beyond the data must not be followed."""
+    path, content = tmp_path / 'x.arrow', (SAVED / 'selected' / 'data-00000-of-00001.arrow').read_bytes()
+    refused = 0
+    for position in range(len(content)):
+        path.write_bytes(content[:position] + bytes([content[position] ^ 0x41]) + content[position + 1 :])
+        try:
+            list(read_tables(str(path)))
+        except InputError as error:
+            assert str(path) in str(error)
+            refused += 1
+    assert refused > len(content) / 3
+
+
 def test_a_wrong_checksum_of_a_parquet_page_is_found(tmp_path: Path):
     path = tmp_path / 'x.parquet'
     table = pyarrow.table({'text': ['the first of all texts', 'another one']})
@@ -140,7 +154,7 @@ def test_texts_in_other_types(tmp_path: Path):
 def test_bad_text_and_bad_metadata(tmp_path: Path):
     invalid = pyarrow.StringArray.from_buffers(1, pyarrow.py_buffer(b'\0\0\0\0\1\0\0\0'), pyarrow.py_buffer(b'\xff'))
     parquet.write_table(pyarrow.table({'text': invalid}), tmp_path / 'x.parquet')
-    with pytest.raises(InputError, match=f'^{tmp_path}/x.parquet: damaged .*utf-8'):
+    with pytest.raises(InputError, match=f'^{tmp_path}/x.parquet: damaged .*UTF8'):
         list(open_source(f'parquet:{tmp_path}/x.parquet#text').documents())
     for text in (b'[', b'[]', b'{"info": {"features": {"a": {"_type": "ClassLabel"}}}}'):
         table = pyarrow.table({'text': ['a']}).replace_schema_metadata({b'huggingface': text})
