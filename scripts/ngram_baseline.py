@@ -12,7 +12,7 @@ import sys
 from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
-from efficient_attention.commands.flags import define_split, define_trained_workdir
+from efficient_attention.commands.flags import define_split, define_workdir
 from efficient_attention.errors import InputError
 
 
@@ -28,7 +28,7 @@ def main() -> None:
 def define_flags() -> flags.FlagValues:
     """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
-    define_trained_workdir('Workdir of the run whose text is scored.', options)
+    define_workdir('Workdir of the run whose text is scored.', options)
     flags.DEFINE_integer('order', 5, 'Highest order n.', flag_values=options)
     define_split(('held_out', 'test'), 'held_out', 'Split to score.', options)
     count = 'Count only this many tokens from the start of the training split.'

@@ -108,22 +108,15 @@ def define_verify(options: flags.FlagValues) -> flags.FlagHolder[bool]:
     return flags.DEFINE_bool('verify', False, meaning, flag_values=options)
 
 
-def define_workdir(
-    meaning: str = 'Folder of the run.', options: flags.FlagValues = flags.FLAGS
-) -> flags.FlagHolder[Path | None]:
-    """Defines --workdir, the folder of the run to train."""
-    return define_path('workdir', meaning, options=options)
-
-
 def define_model(options: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder[Path | None]:
     """Defines --model, the folder of a trained model; --workdir is an alias of this flag."""
     return _define_folder_flag('model', 'workdir', 'Folder of a run, or a Hugging Face folder.', options)
 
 
-def define_trained_workdir(
+def define_workdir(
     meaning: str = 'Folder of the run.', options: flags.FlagValues = flags.FLAGS
 ) -> flags.FlagHolder[Path | None]:
-    """Defines --workdir, the folder of a run to read; --model is an alias of this flag."""
+    """Defines --workdir, the folder of a run; --model is an alias of this flag."""
     return _define_folder_flag('workdir', 'model', meaning, options)
 
 

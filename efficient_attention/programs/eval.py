@@ -16,8 +16,8 @@ from efficient_attention.commands.flags import (
     define_batch_size,
     define_checkpoint,
     define_split,
-    define_trained_workdir,
     define_verify,
+    define_workdir,
 )
 from efficient_attention.commands.host_flags import define_host_flags, multi_host_run_from_flags
 from efficient_attention.processes.allocator import tune_allocator
@@ -50,7 +50,7 @@ def main() -> None:
 def define_flags() -> flags.FlagValues:
     """Defines the command-line flags of this program, and returns them."""
     options = flags.FlagValues()
-    define_trained_workdir(options=options)
+    define_workdir(options=options)
     define_checkpoint('last', options=options)
     rows = ', over all devices; with memory, the streams of the text; default: as in the config'
     define_batch_size(None, rows, options)

@@ -9,7 +9,7 @@ from typing import Any
 from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags
-from efficient_attention.commands.flags import checkpoint_from_flags, define_checkpoint, define_trained_workdir
+from efficient_attention.commands.flags import checkpoint_from_flags, define_checkpoint, define_workdir
 from efficient_attention.errors import InputError, require_at_least
 
 DRAWING = ('temperature', 'top_k', 'top_p', 'seed')
@@ -39,7 +39,7 @@ def main() -> None:
 def define_flags() -> flags.FlagValues:
     """Defines the command-line flags of this program, and returns them."""
     options = flags.FlagValues()
-    define_trained_workdir(options=options)
+    define_workdir(options=options)
     flags.DEFINE_string('prompt', None, 'The text to continue.', flag_values=options)
     flags.DEFINE_integer('max_tokens', 200, 'Bytes, characters, words or pieces to add.', flag_values=options)
     flags.DEFINE_float('temperature', 1.0, '0 = always the most probable token.', flag_values=options)

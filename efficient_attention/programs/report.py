@@ -8,7 +8,7 @@ import sys
 from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags
-from efficient_attention.commands.flags import define_trained_workdir
+from efficient_attention.commands.flags import define_workdir
 
 
 def main() -> None:
@@ -23,5 +23,5 @@ def main() -> None:
 def define_flags() -> flags.FlagValues:
     """Defines the command-line flags of this program, and returns them."""
     options = flags.FlagValues()
-    define_trained_workdir(options=options)
+    define_workdir(options=options)
     return options

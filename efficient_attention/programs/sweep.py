@@ -22,7 +22,7 @@ from ml_collections import config_flags
 from efficient_attention.commands.command_line import parse_flags
 from efficient_attention.commands.flags import define_config, define_workdir
 from efficient_attention.errors import InputError, RunError
-from efficient_attention.processes.allocator import keep_freed_memory
+from efficient_attention.processes.allocator import tune_allocator
 from efficient_attention.processes.phase_log import PREPARATION, note_phase
 
 
@@ -61,7 +61,7 @@ def main() -> None:
         print(slurm_script(sweep, [sys.executable, '-m', 'efficient_attention', 'sweep', *words], Path.cwd()), end='')
         return
     note_phase(PREPARATION)
-    print(keep_freed_memory(), file=sys.stderr)
+    tune_allocator()
     results = run_sweep(sweep, options.trial)
     write_sweep_report(sweep, results)
     print(sweep_table(sweep, results))

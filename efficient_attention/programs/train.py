@@ -35,7 +35,9 @@ def main() -> None:
     note_phase(PREPARATION)
     tune_allocator()
     values = options.config.to_dict()
-    with multi_host_run_from_flags({'config': values}, options):
+    # A profile changes the compiled program on GPUs, so all processes must have the same.
+    profile = list(options.profile) if options.profile else None
+    with multi_host_run_from_flags({'config': values, '--profile': profile}, options):
         filled = fill_config(values)
         train(
             filled.config,

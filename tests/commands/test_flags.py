@@ -44,7 +44,7 @@ def test_defaults_are_values(options: flags.FlagValues):
 
 
 @pytest.mark.parametrize(
-    'define, name', [(shared_flags.define_model, 'model'), (shared_flags.define_trained_workdir, 'workdir')]
+    'define, name', [(shared_flags.define_model, 'model'), (shared_flags.define_workdir, 'workdir')]
 )
 @pytest.mark.parametrize('word', ['model', 'workdir'])
 def test_a_trained_model_has_two_words_of_which_one_is_given(define: Callable, name: str, word: str):

@@ -1,5 +1,6 @@
 """Tests the command `efficient-attention`: its help, the help and flags of each subcommand, and one line for errors."""
 
+import inspect
 import re
 import subprocess
 import sys
@@ -15,8 +16,6 @@ from efficient_attention.programs import dispatch
 ROOT = Path(__file__).resolve().parents[2]
 LOADING = pytest.mark.filterwarnings('ignore:the load_module')  # ml_collections uses load_module
 Result = tuple[int, str, str]  # exit code, standard output, standard error
-# Programs whose --workdir is the new folder of runs to train; all others with a folder flag read a trained model.
-TRAINING = ('train', 'seeds', 'grid')
 SCRIPTS = {'train.py': 'train', 'eval.py': 'eval'}  # {script of the checkout: the subcommand that it starts}
 SCRIPTS |= {'scripts/train_grid.py': 'grid', 'scripts/train_seeds.py': 'seeds', 'scripts/fill_mask.py': 'fill-mask'}
 SCRIPTS |= {f'scripts/{name}.py': name for name in ('predict', 'convert', 'generate', 'translate', 'plan', 'visualize')}
@@ -101,18 +100,25 @@ def test_each_subcommand_has_help(call, name: str):
         assert set(re.findall(r'^  --(?:\[no\])?(\w+):', out, re.MULTILINE)) == set(program.define_flags())
 
 
-def test_every_trained_model_is_named_by_model_or_by_workdir():
+def test_every_run_and_model_is_named_by_model_or_by_workdir():
     seen = set()
     for name, options in flags_of_programs():
-        if name not in TRAINING and {'model', 'workdir'} & set(options):
+        if {'model', 'workdir'} & set(options):
             seen.add(name)
             for flag in ('model', 'workdir'):
                 options.unparse_flags()
                 options(['program', f'--{flag}=runs/{flag}'])
                 assert options.model == options.workdir == Path(f'runs/{flag}'), name
     assert {name.split()[0] for name in seen} >= {
-        *('eval', 'predict', 'fill-mask', 'generate', 'translate', 'convert', 'visualize', 'report')
+        *('train', 'seeds', 'grid', 'sweep', 'eval', 'predict', 'fill-mask', 'generate', 'translate', 'convert'),
+        *('export', 'visualize', 'report'),
     }
+
+
+def test_programs_that_compute_for_long_keep_freed_memory_without_a_note():
+    for name in dispatch.KEEP_FREED_MEMORY:
+        source = inspect.getsource(dispatch.load_program(name))
+        assert '    tune_allocator()\n' in source and 'keep_freed_memory' not in source, name
 
 
 def test_a_missing_flag_is_one_line(call):
