@@ -367,7 +367,7 @@ BAD_INPUTS = {
     'profile beyond the run': BadInput(
         'train.py --config=tests/training/tiny_run.py --workdir={here}/new --profile=20:25'
         ' --config.data.source=text:{base}/corpus.txt#paragraphs --config.data.cache={here}/cache',
-        '--profile 20:25 is beyond the run, which has steps 1 to 20 left to train',
+        '--profile 20:25 is beyond the run, which has 20 steps',
     ),
     'config no Python': BadInput(
         'train.py --config={base}/corpus.txt --workdir={here}/new',

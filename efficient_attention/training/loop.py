@@ -26,7 +26,7 @@ from efficient_attention.training.remat_choice import StepWithinMemory
 from efficient_attention.training.schedules import make_schedule
 from efficient_attention.training.state import TrainState, check_state_finite
 from efficient_attention.training.step import StepFn, jit_train_step
-from efficient_attention.training.step_profile import StepProfile, check_profiled_steps
+from efficient_attention.training.step_profile import StepProfile, check_profiled_steps, steps_left_to_profile
 from efficient_attention.training.step_queue import INTERVAL, StepQueue
 from efficient_attention.training.throughput import Throughput, peak_flops
 from efficient_attention.workdir.metrics import metrics_line, nonfinite_as_text
@@ -58,23 +58,25 @@ def train(
         workdir: the folder of the run; created if missing.
         examples: the encoded examples of a fine-tuning run, if already read.
         pretrained: the checkpoint of `train.start_from`, if already open.
-        profile: first and last of the training steps to trace for XProf; None = no trace.
+        profile: first and last of the training steps to trace for XProf; None = no trace. A resumed run that has made
+            some of these steps before traces none.
 
     Raises:
-        InputError: bad config, data or workdir, or `profile` has steps that the run does not make.
+        InputError: bad config, data or workdir, or `profile` has steps after the last step of the run.
         NonFiniteTrainingError: too many steps in a row were not finite, or the state is not.
         SaveError: the newest checkpoint could not be saved. The error is printed at once and raised at the end. If
             `checkpoint.when_save_fails` is 'stop', it is raised at once.
         RunStopped: a stop signal (SIGINT, SIGTERM) ended the run after the current step, with a checkpoint, or during
             an evaluation. The same call resumes the run.
     """
-    check_profiled_steps(profile, 0, config.train.steps)
-    guarded_training = guarded_run(config, workdir, examples=examples, pretrained=pretrained)
-    with guarded_training as guarded, StepProfile(workdir, profile) as profiled:
+    check_profiled_steps(profile, config.train.steps)
+    with contextlib.ExitStack() as stack:
+        guarded = stack.enter_context(guarded_run(config, workdir, examples=examples, pretrained=pretrained))
         trainer, run, stop = Trainer(guarded), guarded.run, guarded.stop
         # The state comes from a checkpoint or is new.
         state, first, last = guarded.state, int(guarded.state.step), run.config.train.steps
-        check_profiled_steps(profile, first, last)
+        left = steps_left_to_profile(profile, first, guarded.progress.print_line)
+        profiled = stack.enter_context(StepProfile(workdir, left))
         trainer.run_missed_evaluation(first, state)
         if guarded.is_complete(first):
             return trainer.held_out
@@ -316,12 +318,15 @@ class Trainer:
             if on_device is None:
                 raise InputError('devices hold different parts of the parameters')
             samples = sampler.make(on_device)
+            if not samples:
+                raise InputError('there is no held-out text')
             append_samples(self.log.workdir, step, sampler.kind, samples)
             first, made = (' '.join(samples[0][part].split()) for part in ('input', 'output'))
             self.progress.print_line(f'step {step} {sampler.kind}: {first[-SHOWN:]} -> {made[:SHOWN]}')
-        except (InputError, RunError, NotImplementedError, jax.errors.JaxRuntimeError) as error:
+        except Exception as error:  # Samples come from any tokenizer, data and decoder, so any error is possible.
             self.__dict__['sampler'] = None
-            self.progress.print_line(f'step {step}: no more samples of outputs (eval.samples): {one_line(error)}')
+            reason = one_line(error) or type(error).__name__
+            self.progress.print_line(f'step {step}: no more samples of outputs (eval.samples): {reason}')
 
     @functools.cached_property
     def sampler(self) -> Sampler | None:

@@ -1,6 +1,7 @@
 """Traces a range of training steps with JAX's profiler, in the folder layout that XProf and TensorBoard read."""
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -8,7 +9,7 @@ from typing import Any, Self
 import jax
 from jax.sharding import Mesh
 
-from efficient_attention.errors import InputError, one_line
+from efficient_attention.errors import InputError, counted, one_line
 from efficient_attention.training.trace_operations import longest_operations
 
 FOLDER = 'profile'  # folder of a workdir that contains its traces
@@ -18,18 +19,27 @@ PROGRAM = 'jit_train_step'  # name of the compiled training step
 WITHOUT_COMMAND_BUFFERS = {'xla_gpu_enable_command_buffer': ''}
 
 
-def check_profiled_steps(profile: tuple[int, int] | None, first: int, last: int) -> None:
-    """Raises InputError if a run does not make all steps of the range `profile`.
+def check_profiled_steps(profile: tuple[int, int] | None, last: int) -> None:
+    """Raises InputError if the range `profile`, the first and last profiled step, ends after the run's last step."""
+    if profile is not None and profile[1] > last:
+        raise InputError(f'--profile {profile[0]}:{profile[1]} is beyond the run, which has {counted(last, "step")}')
+
+
+def steps_left_to_profile(
+    profile: tuple[int, int] | None, done: int, print_line: Callable[[str], None]
+) -> tuple[int, int] | None:
+    """Returns the range `profile`; prints a line and returns None if a resumed run has made steps of the range before.
 
     Args:
         profile: first and last profiled step; None = no profile.
-        first: updates already made.
-        last: the last step of the run.
+        done: number of steps that the run has made before.
+        print_line: prints a line on the terminal.
     """
-    if profile is None or first < profile[0] <= profile[1] <= last:
-        return
-    steps = f'steps {first + 1} to {last}' if first < last else 'no steps'
-    raise InputError(f'--profile {profile[0]}:{profile[1]} is beyond the run, which has {steps} left to train')
+    if profile is None or done < profile[0]:
+        return profile
+    before = counted(done, 'step')
+    print_line(f'steps {profile[0]} to {profile[1]} are not profiled, because the run has already made {before}')
+    return None
 
 
 class StepProfile:

@@ -102,7 +102,7 @@ def test_a_field_that_the_task_does_not_read_must_keep_its_value(task: str, fiel
         'mean_span': 2.0,
         'mixing_temperature': 2.0,
     }
-    known |= {'stop': 'first', 'cross_attention': 'window(4)', 'decoder_attention': 'causal & window(4)'}
+    known |= {'samples': 5, 'stop': 'first', 'cross_attention': 'window(4)', 'decoder_attention': 'causal & window(4)'}
     if group == 'prune':
         known |= {'method': 'random', 'attention': 'head', 'feed_forward': 'unit', 'scope': 'global'}
         known |= {'end': 0.9, 'penalty': 2.0}

@@ -37,6 +37,7 @@ from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.checkpoint_writer import SaveError
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import SPEEDS, MetricsLog, read_metrics
+from efficient_attention.workdir.run_status import COMPLETE, read_status
 from efficient_attention.workdir.trackers import all_trackers
 from efficient_attention.workdir.trackers.separate_process import SeparateProcess
 from tests.one_device import see_one_device
@@ -147,8 +148,10 @@ def test_a_run_that_was_stopped_and_goes_on_equals_one_that_was_not(folder, unbr
     assert 'stopped after step 7, which is saved' in said
     assert said.splitlines().count('compiling the training step') == 1 and 'program 2' not in said
     assert 'steps 3 to 5 are profiled; ' in said and 'tracker mlflow: at home' in said
-    held_out = train(config, workdir)
-    assert 'resumed at step 7' in capfd.readouterr().err
+    held_out = train(config, workdir, profile=(3, 5))
+    said = capfd.readouterr().err
+    assert 'resumed at step 7' in said
+    assert 'steps 3 to 5 are not profiled, because the run has already made 7 steps' in said
     assert_same_state(folder, workdir, unbroken)  # neither the profile nor the trackers change a number
     expected = lines_of(unbroken)
     assert lines_of(workdir) == expected
@@ -290,10 +293,12 @@ def test_a_run_goes_on_with_equal_losses_on_another_mesh(folder, unbroken):
 def test_a_complete_run_is_evaluated_again_and_written_no_further(folder, unbroken, monkeypatch, capfd):
     before = (unbroken / 'metrics.jsonl').read_text(encoding='utf-8')
     monkeypatch.setattr(PretrainingTask, 'rows_per_epoch', None)  # a call would plan training data that nobody needs
-    held_out = train(tiny_config(folder, **MESH), unbroken)
+    held_out = train(tiny_config(folder, **MESH), unbroken, profile=(2, 3))
+    assert read_status(unbroken).state == COMPLETE
     assert (unbroken / 'metrics.jsonl').read_text(encoding='utf-8') == before
     assert held_out['masked_lm_loss'] == lines_of(unbroken)[20, 'held_out']['masked_lm_loss']
-    assert 'the rest is lost' not in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert 'the rest is lost' not in said and 'steps 2 to 3 are not profiled' in said
     few = before.splitlines(keepends=True)[:2]
     tokenizer = (unbroken / 'tokenizer.json').read_bytes()
     (unbroken / 'tokenizer.json').write_bytes(tokenizer + b' ')

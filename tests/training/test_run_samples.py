@@ -42,9 +42,21 @@ def test_a_resumed_run_has_the_samples_of_an_unbroken_one(tmp_path: Path):
     assert read_samples(tmp_path / 'stopped') == samples
 
 
-def test_a_fault_turns_the_samples_off_and_never_ends_the_run(tmp_path: Path):
+@pytest.mark.parametrize(
+    'fault, reason',
+    [
+        (InputError('cannot be decoded'), 'cannot be decoded'),
+        (ValueError('bad shape'), 'bad shape'),
+        (StopIteration(), 'StopIteration'),
+        (KeyError('text'), 'text'),
+        ([], 'there is no held-out text'),
+    ],
+)
+def test_a_fault_turns_the_samples_off_and_never_ends_the_run(tmp_path: Path, fault: Exception | list, reason: str):
     def fail(_: object) -> list:
-        raise InputError('cannot be decoded')
+        if isinstance(fault, Exception):
+            raise fault
+        return fault
 
     said: list[str] = []
     trainer = SimpleNamespace(
@@ -54,7 +66,7 @@ def test_a_fault_turns_the_samples_off_and_never_ends_the_run(tmp_path: Path):
     )
     Trainer.make_samples(trainer, 2, {})
     Trainer.make_samples(trainer, 4, {})
-    assert said == ['step 2: no more samples of outputs (eval.samples): cannot be decoded']
+    assert said == [f'step 2: no more samples of outputs (eval.samples): {reason}']
     trainer.sampler = Sampler('targets', lambda _: [{'input': 'a\n b', 'output': 'c' * 200}])
     Trainer.make_samples(trainer, 6, {})
     assert said[1] == f'step 6 targets: a b -> {"c" * 100}'

@@ -13,7 +13,7 @@ from efficient_attention.training.loop import Trainer
 from efficient_attention.training.optimizer import make_optimizer
 from efficient_attention.training.state import initial_state
 from efficient_attention.training.step import make_train_step
-from efficient_attention.training.step_profile import FOLDER, StepProfile, check_profiled_steps
+from efficient_attention.training.step_profile import FOLDER, StepProfile, check_profiled_steps, steps_left_to_profile
 from efficient_attention.training.throughput import Throughput
 from tests.training.test_step import BATCH, OBJECTIVE, model
 
@@ -87,11 +87,18 @@ def test_a_profiled_step_has_no_command_buffers_on_gpus(tmp_path, platform: str,
 
 def test_profiled_steps_are_steps_that_the_run_makes():
     for profile in (None, (1, 10), (10, 10)):
-        check_profiled_steps(profile, 0, 10)
-    for profile, first, left in (((9, 11), 0, 'steps 1 to 10'), ((4, 6), 4, 'steps 5 to 10'), ((9, 9), 10, 'no steps')):
-        line = f'^--profile {profile[0]}:{profile[1]} is beyond the run, which has {left} left to train$'
-        with pytest.raises(InputError, match=line):
-            check_profiled_steps(profile, first, 10)
+        check_profiled_steps(profile, 10)
+    with pytest.raises(InputError, match='^--profile 9:11 is beyond the run, which has 10 steps$'):
+        check_profiled_steps((9, 11), 10)
+
+
+def test_a_resumed_run_does_not_profile_steps_again():
+    lines: list[str] = []
+    for done in (4, 6, 10):
+        assert steps_left_to_profile((5, 6), done, lines.append) == ((5, 6) if done == 4 else None)
+    assert steps_left_to_profile(None, 10, lines.append) is None
+    line = 'steps 5 to 6 are not profiled, because the run has already made {} steps'
+    assert lines == [line.format(6), line.format(10)]
 
 
 @pytest.mark.lenient_promotion
