@@ -80,11 +80,17 @@ def make_configs_importable(*, is_first: bool) -> None:
 
     A folder named configs/ elsewhere on Python's path stays importable. `is_first` says which of the two wins if both
     have a file of the same name: the package's own configs need their own files, a user's config needs the user's.
+    If another order of folders was set before, files that were imported from these folders are imported again.
     """
+    before = sys.modules.pop('configs', None)
     found = importlib.util.find_spec('configs')
     others = [place for place in (found and found.submodule_search_locations) or [] if Path(place) != CONFIGS]
+    places = [str(CONFIGS), *others] if is_first else [*others, str(CONFIGS)]
+    if before is None or [*before.__path__] != places:
+        for name in [name for name in sys.modules if name.startswith('configs.')]:
+            del sys.modules[name]
     specification = importlib.machinery.ModuleSpec('configs', None, is_package=True)
-    specification.submodule_search_locations = [str(CONFIGS), *others] if is_first else [*others, str(CONFIGS)]
+    specification.submodule_search_locations = places
     sys.modules['configs'] = importlib.util.module_from_spec(specification)
 
 

@@ -234,8 +234,9 @@ def catch_stop_signals(*, keeps_freed_memory: bool = False) -> None:
         keeps_freed_memory: whether the entry point will tune the allocator. One setting must precede the thread that
             this function starts (allocator.py).
     """
-    # XLA prints lines with raw prefixes, such as 'E1130 ... slow_operation_alarm.cc', unless told otherwise before the
-    # first import of JAX. Its faults reach the user as exceptions.
+    # XLA prints lines with raw prefixes unless told otherwise before the first import of JAX. Level 2 would keep its
+    # errors, but also 'E1130 ... slow_operation_alarm.cc': XLA logs each slow compilation as an error, and the line
+    # about progress says that already. A fault of XLA reaches the user as an exception.
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
     if not _watches:
         if keeps_freed_memory:

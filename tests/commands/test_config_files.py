@@ -1,5 +1,6 @@
 """Tests how configs are found by name: in any folder, after a path that exists, and with advice for unknown names."""
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -21,7 +22,8 @@ LOADING = pytest.mark.filterwarnings('ignore:the load_module')  # ml_collections
 def empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Lets each test run in an empty folder, and restores the import of configs afterwards."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, 'configs', __import__('configs'))
+    for name in ('configs', *(name for name in sys.modules if name.startswith('configs.'))):
+        monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
 
 
 @pytest.mark.parametrize('name', ['finetune/glue.py', 'configs/finetune/glue.py', './configs/finetune/glue.py'])
@@ -85,13 +87,23 @@ def test_configs_of_the_package_and_of_the_user_are_both_importable(
     monkeypatch.delitem(sys.modules, 'configs')
     monkeypatch.setattr(sys, 'path', [str(tmp_path), *without_configs(sys.path)])
     config_files.make_configs_importable(is_first=is_first)
-    for module in [module for module in sys.modules if module.startswith('configs.')]:
-        monkeypatch.delitem(sys.modules, module)
     names = ('common', 'mine', 'quickstart')
     places = {name: importlib.util.find_spec(f'configs.{name}').origin for name in names}
     assert places['common'] == str((CONFIGS if is_first else tmp_path / 'configs') / 'common.py')
     assert places['mine'] == str(tmp_path / 'configs' / 'mine.py')
     assert places['quickstart'] == str(CONFIGS / 'quickstart.py')
+
+
+def test_another_order_of_the_folders_reads_the_files_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / 'configs').mkdir()
+    (tmp_path / 'configs' / 'common.py').write_text('WHOSE = "mine"')
+    monkeypatch.delitem(sys.modules, 'configs')
+    monkeypatch.setattr(sys, 'path', [str(tmp_path), *without_configs(sys.path)])
+    found = []
+    for is_first in (True, True, False):
+        config_files.make_configs_importable(is_first=is_first)
+        found.append(importlib.import_module('configs.common'))
+    assert found[0] is found[1] and not hasattr(found[0], 'WHOSE') and found[2].WHOSE == 'mine'
 
 
 def test_a_path_into_the_packages_configs_also_puts_these_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
