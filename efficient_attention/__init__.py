@@ -22,7 +22,7 @@ import importlib
 import importlib.util
 from typing import Any
 
-from efficient_attention.errors import MissingExtraError
+from efficient_attention.errors import missing_extra_error
 
 __version__ = '0.1.0'
 
@@ -104,8 +104,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or '').partition('.')[0] not in _TRAIN:
             raise
-        line = f"{__name__}.{name} needs: pip install 'efficient-attention[train]' ({error})"
-        raise MissingExtraError(line, name=error.name) from None
+        raise missing_extra_error(f'ea.{name}', 'train', error) from None
 
 
 def __dir__() -> list[str]:

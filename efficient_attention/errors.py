@@ -1,9 +1,11 @@
 """Defines the errors that end a command with a one-line message, and the exit codes of all commands."""
 
+import difflib
 import enum
 import numbers
 import os
 import sys
+from collections.abc import Collection
 from typing import cast
 
 MOST_LETTERS = 4000  # maximum number of characters of a printed line
@@ -38,8 +40,9 @@ class InputError(ValueError):
     """
 
 
-class MissingExtraError(ModuleNotFoundError):
-    """A public name needs packages that are not installed; the message is one line with the pip command.
+class MissingExtraError(ModuleNotFoundError, InputError):
+    """A command, an option or a public name needs packages that are not installed; the message is one line with the pip
+    command.
 
     The attribute `name` is the missing module, such as 'PIL'.
     """
@@ -74,6 +77,30 @@ def exit_code(error: BaseException) -> int:
         KeyboardInterrupt: ExitCode.INTERRUPTED,
     }
     return next((code for kind, code in codes.items() if isinstance(error, kind)), ExitCode.FAILED)
+
+
+def missing_extra_error(who: str, extra: str, error: ImportError | None = None) -> MissingExtraError:
+    """Returns the error for packages of an extra that are not installed.
+
+    Args:
+        who: a command, option or public name that needs the packages, such as 'ea.pipeline'.
+        extra: the name of the extra in pyproject.toml.
+        error: the error of the import that failed.
+    """
+    reason = f' ({error})' if error else ''
+    name = error.name if error else None
+    return MissingExtraError(f"{who} needs: pip install 'efficient-attention[{extra}]'{reason}", name=name)
+
+
+def nearest(name: str, known: Collection[str], *, most: int = 1) -> list[str]:
+    """Returns the known names that are similar to an unknown name, the most similar first; at most `most` names."""
+    return difflib.get_close_matches(name, known, n=most)
+
+
+def advice_on_name(name: str, known: Collection[str]) -> str:
+    """Returns the end of an error message about an unknown name: the most similar known name, or all known names."""
+    near = nearest(name, known)
+    return f'did you mean {near[0]}?' if near else f'known: {", ".join(known)}'
 
 
 def require(holds: bool, what: str, value: object, allowed: str) -> None:

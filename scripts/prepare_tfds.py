@@ -11,7 +11,6 @@ from efficient_attention.processes.signal_thread import catch_stop_signals
 if __name__ == '__main__':
     catch_stop_signals()  # Stop signals are handled from here on, so that Ctrl-C works during the slow imports.
 
-import difflib
 import importlib.util
 import sys
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
-from efficient_attention.errors import InputError, RunError, one_line
+from efficient_attention.errors import InputError, RunError, nearest, one_line
 
 FORMATS = ('array_record', 'tfrecord')
 
@@ -60,8 +59,8 @@ def prepare(name: str, folder: Path, file_format: str) -> Any:
     except InputError:
         raise
     except tfds.core.DatasetNotFoundError:
-        nearest = difflib.get_close_matches(name.partition('/')[0], tfds.list_builders(), 3, 0.5)
-        raise InputError(f'{name}: TFDS has no such dataset; nearest names: {", ".join(nearest) or "none"}') from None
+        near = nearest(name.partition('/')[0], tfds.list_builders(), most=3)
+        raise InputError(f'{name}: TFDS has no such dataset; nearest names: {", ".join(near) or "none"}') from None
     except ValueError as error:
         raise InputError(f'{name}: {one_line(error)[:400]}') from None
     try:

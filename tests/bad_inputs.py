@@ -119,7 +119,7 @@ METRICS = 'efficient_attention/workdir/report.py {here}/run'
 
 BAD_INPUTS = {
     # ---- fields of a config ----
-    'field unknown': train('model.widht=3', 'unknown config field: model.widht; did you mean model.width?'),
+    'field unknown': train('model.widht=3', 'unknown config field model.widht; did you mean model.width?'),
     'field of another type': train('model.width=wide', "flag --config.model.width=wide: 'wide' is not a whole number"),
     'field beyond any device': train(
         'train.steps=99999999999999999999', 'train.steps is 99999999999999999999; a whole'

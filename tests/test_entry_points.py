@@ -225,7 +225,7 @@ def assert_refused(result: Result, line: str) -> None:
 
 
 BAD_FIELDS = {  # field of train.py: the error line; {0} is the shared folder
-    'model.widht=3': 'unknown config field: model.widht; did you mean model.width?',
+    'model.widht=3': 'unknown config field model.widht; did you mean model.width?',
     'model.width=wide': "flag --config.model.width=wide: 'wide' is not a whole number",
     'data.source=books': "data.source is 'books'; known: stdlib, text:",
     'data.source=text:{0}/none/*.txt': "data.source 'text:{0}/none/*.txt': no file matches '{0}/none/*.txt'",

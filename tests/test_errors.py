@@ -1,17 +1,24 @@
 """Tests the two kinds of errors that the entry points turn into one line and an exit code."""
 
+import importlib
+import sys
+
 import numpy as np
 import pytest
 
 from efficient_attention.errors import (
     InputError,
+    MissingExtraError,
     PeerError,
     RunError,
     RunStopped,
+    advice_on_name,
     counted,
     exit_code,
     is_number,
     is_whole_number,
+    missing_extra_error,
+    nearest,
     one_line,
     require,
     require_at_least,
@@ -23,6 +30,42 @@ from efficient_attention.errors import (
 def test_bad_input_is_a_value_error_and_a_failed_run_is_none():
     assert issubclass(InputError, ValueError)
     assert issubclass(RunError, RuntimeError) and not issubclass(RunError, ValueError)
+
+
+def test_a_missing_extra_is_bad_input_and_a_failed_import():
+    line = "ea.load needs: pip install 'efficient-attention[train]'"
+    found = missing_extra_error('ea.load', 'train', ModuleNotFoundError("No module named 'PIL'", name='PIL'))
+    assert (str(found), found.name) == (f"{line} (No module named 'PIL')", 'PIL')
+    assert isinstance(found, ImportError) and isinstance(found, InputError) and exit_code(found) == 2
+    assert str(missing_extra_error('ea.load', 'train')) == line
+
+
+@pytest.mark.parametrize(
+    'place, arguments, package, who, extra',
+    [
+        ('interop.hub_upload.open_hub', ('me/mine',), 'huggingface_hub', '--push', 'export'),
+        ('inference.onnx_export.import_onnx', (), 'jax2onnx', '--format onnx', 'export'),
+        ('experiments.sweep.import_optuna', (), 'optuna', '--sampler tpe', 'sweep'),
+    ],
+)
+def test_options_name_their_missing_extra(
+    monkeypatch, place: str, arguments: tuple, package: str, who: str, extra: str
+):
+    module, _, function = f'efficient_attention.{place}'.rpartition('.')
+    call = getattr(importlib.import_module(module), function)
+    monkeypatch.setitem(sys.modules, package, None)  # so that an import fails
+    with pytest.raises(MissingExtraError) as caught:
+        call(*arguments)
+    assert str(caught.value).startswith(f"{who} needs: pip install 'efficient-attention[{extra}]' (")
+    assert caught.value.name == package
+
+
+def test_the_nearest_names_have_similar_letters():
+    known = ['model.layers', 'model.width', 'distill.layers']
+    assert nearest('model.layer', known) == ['model.layers'] and nearest('zzz', known) == []
+    assert nearest('model.layer', known, most=2) == ['model.layers', 'distill.layers']
+    assert advice_on_name('model.widht', known) == 'did you mean model.width?'
+    assert advice_on_name('zzz', known) == 'known: model.layers, model.width, distill.layers'
 
 
 @pytest.mark.parametrize('kind', [InputError, RunError])

@@ -17,7 +17,7 @@ from flax import nnx
 import efficient_attention as ea
 
 ROOT = Path(__file__).resolve().parent.parent
-LINE = "efficient_attention.pipeline needs: pip install 'efficient-attention[train]' (No module named 'PIL.Image')"
+LINE = "ea.pipeline needs: pip install 'efficient-attention[train]' (No module named 'PIL.Image')"
 
 
 def test_each_public_name_is_the_object_of_its_module():

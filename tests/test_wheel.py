@@ -260,15 +260,13 @@ def test_the_command_with_only_the_core(installed: Path):
     command = [installed / 'bin' / 'python', '-c', HIDE + COMMAND, hidden]
     done = subprocess.run(command, cwd=installed, capture_output=True, text=True, timeout=300)
     line = "error: efficient-attention train needs: pip install 'efficient-attention[train]'"
-    assert (done.returncode, done.stderr.count('\n')) == (1, 1) and done.stderr.startswith(line), done.stderr
+    assert (done.returncode, done.stderr.count('\n')) == (2, 1) and done.stderr.startswith(line), done.stderr
     assert '  fill-mask ' in done.stdout
 
 
 def test_public_names_with_only_the_core(installed: Path):
     line, file = run_with_core(installed, NAMES).splitlines()
-    assert line.startswith(
-        "efficient_attention.pipeline needs: pip install 'efficient-attention[train]' (No module named "
-    )
+    assert line.startswith("ea.pipeline needs: pip install 'efficient-attention[train]' (No module named ")
     assert Path(file).is_relative_to(installed) and Path(file).name == '__init__.py'
 
 

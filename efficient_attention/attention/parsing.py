@@ -10,7 +10,6 @@ names; nothing is evaluated.
 
 import ast
 import dataclasses
-import difflib
 import inspect
 import warnings
 from collections.abc import Callable
@@ -36,7 +35,7 @@ from efficient_attention.attention.patterns import (
 from efficient_attention.attention.patterns.presets import bigbird, longformer, sparse_fixed, sparse_strided
 from efficient_attention.attention.registry import ADDED, NAMES, load_implementation
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, nearest
 
 # `Softmax` is not among these mechanisms, because its config text is only a pattern.
 MECHANISMS = tuple(name for name in NAMES if name != Softmax.name)
@@ -226,7 +225,7 @@ def _find_pattern_maker(name: str, text: str) -> Callable[..., Pattern]:
         )
     if name not in PATTERNS:
         known = sorted((*PATTERNS, *MECHANISMS, *ADDED))
-        close = difflib.get_close_matches(name, known, n=1)
+        close = nearest(name, known)
         advice = f'did you mean {close[0]}? ' if close else ''
         raise InputError(f'attention {text!r}: unknown name {name!r}; {advice}known: {", ".join(known)}')
     return PATTERNS[name]

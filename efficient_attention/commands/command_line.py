@@ -181,22 +181,16 @@ def parse_flag_values(
 
 
 def unknown_field_message(said: str, arguments: Collection[str]) -> str:
-    """Returns the error message for an unknown config field: its full name, and existing fields with a similar name."""
+    """Returns the error message for an unknown config field of a command line: its full name, and the nearest
+    fields."""
     name = said.strip("'").split("'")[0]
     paths = [argument.partition('=')[0].removeprefix('--config.') for argument in arguments]
     path = next((path for path in paths if path.split('.')[-1] == name), name)
     # These imports are late, because the config dataclasses load slowly.
-    from efficient_attention.config.dict_conversion import default_fields
+    from efficient_attention.config.dict_conversion import field_names, unknown_field_error
     from efficient_attention.config.run import RunConfig
 
-    groups = [
-        group for group, fields in default_fields(RunConfig).items() if isinstance(fields, dict) and name in fields
-    ]
-    near = re.search('Did you mean "(.*?)"', said)
-    own = [path.removesuffix(name) + near[1]] if near else []
-    found = own or [f'{group}.{name}' for group in groups]
-    advice = f'did you mean {" or ".join(found)}? ' if found else ''
-    return f'unknown config field: {path}; {advice}--help with --config lists the fields'
+    return str(unknown_field_error(path, field_names(RunConfig)))
 
 
 def check_positional_args(found: list[str], words: str) -> None:

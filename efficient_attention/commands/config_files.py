@@ -5,14 +5,13 @@ another by the name `configs`, so this file also makes that name importable.
 """
 
 import ast
-import difflib
 import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, nearest
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CONFIGS = PACKAGE / 'configs' if (PACKAGE / 'configs').is_dir() else PACKAGE.parent / 'configs'
@@ -99,6 +98,6 @@ def _advice(name: str) -> str:
     lists all."""
     known = list(config_docstrings())
     same = [one for one in known if Path(one).stem == Path(name).stem]
-    near = list(dict.fromkeys(same + difflib.get_close_matches(name, known, n=MOST_NEAR)))[:MOST_NEAR]
+    near = same[:MOST_NEAR] or nearest(name, known, most=MOST_NEAR)
     found = f'did you mean {" or ".join(near)}? ' if near else ''
     return f'{found}`efficient-attention configs list` names all'

@@ -4,10 +4,10 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from efficient_attention.errors import KINDS_IN_WORDS, InputError
+from efficient_attention.errors import KINDS_IN_WORDS, InputError, nearest
 
 LARGEST = 2**31  # largest absolute value of a whole number: shapes, steps and ids are 32-bit on the devices
 LISTED = {str: 'texts', int: 'whole numbers'}  # element types of list fields, in words for messages
@@ -39,17 +39,42 @@ def from_dict(values: Mapping[str, Any], kind: type, group: str = '') -> Any:
     """Returns a config dataclass filled from nested dicts; missing fields keep their defaults.
 
     Raises:
-        InputError: an unknown field (the message lists the known fields) or a value of a wrong type.
+        InputError: an unknown field (the message has the nearest or all known fields) or a value of a wrong type.
     """
     if not isinstance(values, Mapping):
         raise InputError(f'{group.removesuffix(".") or "the config"} is {values!r}; it must be a group of fields')
     types_of = typing.get_type_hints(kind)
     for name in values:
         if name not in types_of:
-            raise InputError(f'unknown config field {group}{name}; known: {", ".join(types_of)}')
+            raise unknown_field_error(f'{group}{name}', [f'{group}{known}' for known in types_of])
     return kind(
         **{name: _convert_to_field_type(value, types_of[name], f'{group}{name}') for name, value in values.items()}
     )
+
+
+def field_names(kind: type) -> list[str]:
+    """Returns the names of the fields of a config dataclass, and the dotted names of the fields of its groups."""
+    fields = default_fields(kind)
+    groups = [(group, values) for group, values in fields.items() if isinstance(values, dict)]
+    return [*fields, *(f'{group}.{name}' for group, values in groups for name in values)]
+
+
+def unknown_field_error(name: str, known: Collection[str]) -> InputError:
+    """Returns the error for an unknown config field: the nearest known fields, or the known fields of its group.
+
+    Args:
+        name: dotted name of the unknown field.
+        known: dotted names of known fields.
+    """
+    group, dot, own = name.rpartition('.')
+    fields = [one.rpartition('.')[2] for one in known if one.rpartition('.')[0] == group]
+    elsewhere = [one for one in known if one.rpartition('.')[2] == own]
+    # Within a group, the names are compared without the group, which would make all of them similar.
+    near = elsewhere or ([f'{group}{dot}{one}' for one in nearest(own, fields)] if fields else nearest(name, known))
+    if near:
+        return InputError(f'unknown config field {name}; did you mean {" or ".join(near)}?')
+    listed = fields or [one for one in known if '.' not in one]
+    return InputError(f'unknown config field {name}; known: {", ".join(listed)}')
 
 
 def _convert_to_field_type(value: Any, kind: Any, field: str) -> Any:

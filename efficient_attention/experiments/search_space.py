@@ -9,7 +9,6 @@ A range is `<group>.<field>=` and then one of:
 """
 
 import ast
-import difflib
 import itertools
 import math
 import re
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from efficient_attention.config.dict_conversion import default_fields
+from efficient_attention.config.dict_conversion import default_fields, unknown_field_error
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, is_number, is_whole_number
 
@@ -66,7 +65,7 @@ def parse_search(texts: Sequence[str], config: Mapping[str, Any]) -> tuple[Searc
     for text in texts:
         name, has_values, values = (part.strip() for part in text.partition('='))
         if name not in known:
-            raise InputError(f'--search: {unknown_field_text(name, list(known))}')
+            raise InputError(f'--search: {unknown_field_error(name, known)}')
         if name == 'train.seed':
             raise InputError('--search names train.seed, which --seeds sets; leave it out')
         if name in [one.name for one in found]:
@@ -79,14 +78,6 @@ def parse_search(texts: Sequence[str], config: Mapping[str, Any]) -> tuple[Searc
         check_type(field, known[name] if now is None else now)
         found.append(field)
     return tuple(found)
-
-
-def unknown_field_text(name: str, known: Sequence[str]) -> str:
-    """Returns the error message for an unknown config field, with the known fields of similar names."""
-    own = name.rpartition('.')[2]
-    near = [one for one in known if one.rpartition('.')[2] == own] or difflib.get_close_matches(name, known, n=2)
-    advice = f'did you mean {" or ".join(near)}?' if near else 'train --help with --config lists the fields'
-    return f'unknown config field {name}; {advice}'
 
 
 def parse_values(name: str, text: str) -> SearchedField:

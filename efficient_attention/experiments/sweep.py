@@ -17,7 +17,7 @@ from typing import Any
 from efficient_attention.atomic_files import write_atomically
 from efficient_attention.config.dict_conversion import flatten
 from efficient_attention.config.json_parsing import read_json_file
-from efficient_attention.errors import InputError, RunError, RunStopped, one_line, show_error
+from efficient_attention.errors import InputError, RunError, RunStopped, missing_extra_error, one_line, show_error
 from efficient_attention.experiments.multi_seed_runs import check_seeds, train_seeds
 from efficient_attention.experiments.search_space import (
     Fields,
@@ -251,10 +251,10 @@ def tpe_results(sweep: Sweep) -> Iterator[Result]:
 
 
 def import_optuna() -> Any:
-    """Returns the module optuna, which logs warnings only; raises InputError if it is not installed."""
+    """Returns the module optuna, which logs warnings only; raises MissingExtraError if it is not installed."""
     try:
         import optuna
     except ModuleNotFoundError as error:
-        raise InputError(f"--sampler tpe needs: pip install 'efficient-attention[sweep]' ({error})") from None
+        raise missing_extra_error('--sampler tpe', 'sweep', error) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

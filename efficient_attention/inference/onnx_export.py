@@ -21,7 +21,7 @@ from jax.extend.core import Jaxpr, Literal, Primitive, jaxpr_as_fun
 
 from efficient_attention.atomic_files import atomic_folder
 from efficient_attention.attention.devices import using_platform
-from efficient_attention.errors import InputError, one_line
+from efficient_attention.errors import InputError, missing_extra_error, one_line
 from efficient_attention.inference.jax_export import ExportableModel, write_description
 
 ONNX = 'model.onnx'
@@ -65,7 +65,7 @@ def import_onnx() -> tuple[Any, Any]:
         from jax2onnx import to_onnx
         from onnxruntime import InferenceSession
     except ModuleNotFoundError as error:
-        raise InputError(f"ONNX files need: pip install 'efficient-attention[export]' ({error})") from None
+        raise missing_extra_error('--format onnx', 'export', error) from None
     return to_onnx, InferenceSession
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.errors import InputError, RunError, one_line
+from efficient_attention.errors import InputError, RunError, missing_extra_error, one_line
 
 
 def open_hub(name: str) -> Any:
@@ -13,14 +13,15 @@ def open_hub(name: str) -> Any:
         name: the name of a repository, such as 'user/model'.
 
     Raises:
-        InputError: huggingface_hub is not installed, the name is invalid, or there is no token.
+        MissingExtraError: huggingface_hub is not installed.
+        InputError: the name is invalid, or there is no token.
     """
     try:
         from huggingface_hub import HfApi, get_token
         from huggingface_hub.errors import HFValidationError
         from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # imported lazily there
     except ModuleNotFoundError as error:
-        raise InputError(f"--push needs: pip install 'efficient-attention[export]' ({error})") from None
+        raise missing_extra_error('--push', 'export', error) from None
     try:
         validate_repo_id(name)
     except HFValidationError as error:

@@ -6,7 +6,6 @@
 library and modules that do so.
 """
 
-import difflib
 import functools
 import importlib
 import os
@@ -16,7 +15,7 @@ from types import ModuleType
 
 from efficient_attention import _TRAIN as PACKAGES_OF_TRAIN
 from efficient_attention import __version__
-from efficient_attention.errors import InputError, MissingExtraError, exit_code, show_error
+from efficient_attention.errors import InputError, advice_on_name, exit_code, missing_extra_error, show_error
 from efficient_attention.processes.signal_thread import catch_stop_signals
 
 PACKAGE = 'efficient_attention.programs'
@@ -56,7 +55,7 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     if name not in PROGRAMS:
-        error = InputError(unknown_name_message('subcommand', name, list(PROGRAMS)))
+        error = InputError(f'{name!r} is no subcommand; {advice_on_name(name, PROGRAMS)}')
         show_error(error)
         sys.exit(exit_code(error))
     sys.argv = [f'{COMMAND} {name}', *sys.argv[2:]]
@@ -75,9 +74,9 @@ def run_program(name: str) -> None:
     except ModuleNotFoundError as error:
         if (error.name or '').partition('.')[0] not in PACKAGES_OF_TRAIN:
             raise
-        line = f"{COMMAND} {name} needs: pip install 'efficient-attention[train]', in a checkout make install-run"
-        show_error(MissingExtraError(f'{line} ({error})', name=error.name))
-        sys.exit(exit_code(error))
+        missing = missing_extra_error(f'{COMMAND} {name}', 'train', error)
+        show_error(missing)
+        sys.exit(exit_code(missing))
 
 
 def load_program(name: str) -> ModuleType:
@@ -105,10 +104,3 @@ def list_programs() -> str:
     lines = [f'  {name.ljust(width)}  {line}' for name, line in PROGRAMS.items()]
     head = f'usage: {COMMAND} <subcommand> [flags]; each subcommand has its own --help'
     return '\n'.join([head, '', 'subcommands:', *lines])
-
-
-def unknown_name_message(kind: str, name: str, known: list[str]) -> str:
-    """Returns the error message for an unknown name: the most similar known name, or all known names."""
-    near = difflib.get_close_matches(name, known, n=1)
-    advice = f'did you mean {near[0]}?' if near else f'known: {", ".join(known)}'
-    return f'{name!r} is no {kind}; {advice}'

@@ -11,9 +11,8 @@ from ml_collections import ConfigDict
 
 from efficient_attention.commands.command_line import parse_flag_values
 from efficient_attention.commands.flags import define_config
-from efficient_attention.config.dict_conversion import default_fields
+from efficient_attention.config.dict_conversion import default_fields, field_names, unknown_field_error
 from efficient_attention.config.run import RunConfig
-from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.inference.keyword_option_types import EvalOptions
 from efficient_attention.training import loop
@@ -88,7 +87,7 @@ def config_values(config: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
             try:
                 found.update_from_flattened_dict({name: value})
             except KeyError:
-                raise InputError(f'unknown config field: {name}; a field has its group, as in train.steps') from None
+                raise unknown_field_error(name, field_names(RunConfig)) from None
     return found.to_dict()
 
 

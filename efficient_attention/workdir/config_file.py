@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,12 @@ def check_is_folder(workdir: Path) -> None:
             raise InputError(f'{path} is a file, and a workdir is a folder; name another --workdir')
 
 
+def is_hub_name(path: Path) -> bool:
+    """Returns whether a path that does not exist looks like the name of a model on a hub, as in 'google/mt5-small'."""
+    is_name = re.fullmatch(r'\w[\w.-]*(/\w[\w.-]*)?', str(path))
+    return bool(is_name) and not path.exists() and (path.parent == Path() or not path.parent.exists())
+
+
 def check_config_not_foreign(workdir: Path) -> None:
     """Raises InputError if the folder has a config.json that no training run wrote, because a new run would overwrite
     it.
@@ -170,6 +177,9 @@ def read_config(workdir: Path) -> RunConfig:
     try:
         values = read_json_file(path)
     except FileNotFoundError:
+        if is_hub_name(workdir):
+            advice = 'names of a hub are not downloaded: give the folder of a run'
+            raise InputError(f'{workdir} is no folder; {advice}') from None
         raise InputError(f'{workdir}: no run there ({CONFIG} is missing)') from None
     except OSError as error:
         raise InputError(f'{path}: cannot be read ({error.strerror})') from None

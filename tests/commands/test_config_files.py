@@ -44,7 +44,7 @@ def test_a_path_that_exists_wins(tmp_path: Path):
     [
         ('finetune/gleu.py:sst2', 'did you mean finetune/glue.py or '),
         ('squad.py', 'did you mean finetune/squad.py or prune/squad.py? '),
-        ('finetune/glue', 'did you mean distill/glue.py or finetune/glue.py or '),
+        ('finetune/glue', 'did you mean distill/glue.py or finetune/glue.py'),
         ('zzzzzz', '`efficient-attention configs list` names all'),
         ('../setup.py', '`efficient-attention configs list` names all'),
     ],

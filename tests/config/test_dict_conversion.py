@@ -35,8 +35,10 @@ def test_an_integer_serves_where_a_float_is_wanted():
 @pytest.mark.parametrize(
     'values, message',
     [
-        ({'model': {'widht': 3}}, r'^unknown config field model\.widht; known: width, heads, '),
-        ({'modle': {}}, r'^unknown config field modle; known: task, data, examples, '),
+        ({'model': {'widht': 3}}, r'^unknown config field model\.widht; did you mean model\.width\?$'),
+        ({'model': {'zzz': 3}}, r'^unknown config field model\.zzz; known: width, heads, '),
+        ({'modle': {}}, r'^unknown config field modle; did you mean model\?$'),
+        ({'zzz': {}}, r'^unknown config field zzz; known: task, data, examples, '),
         ({'model': 3}, r'^model is 3; it must be a group of fields$'),
         ({'model': {'width': '128'}}, r"^model\.width is '128'; it must be a whole number$"),
         ({'model': {'width': 128.0}}, r'^model\.width is 128\.0; it must be a whole number$'),

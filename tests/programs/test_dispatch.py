@@ -141,7 +141,7 @@ def test_a_missing_package_of_the_extra_is_one_line(call, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(dispatch, 'load_program', load)
     code, out, err = call('train')
-    assert (code, out, err.count('\n')) == (1, '', 1)
+    assert (code, out, err.count('\n')) == (2, '', 1)
     assert err.startswith("error: efficient-attention train needs: pip install 'efficient-attention[train]'")
     assert err.endswith("(No module named 'absl')\n")
 

@@ -2,6 +2,8 @@
 config.json.
 """
 
+from pathlib import Path
+
 import pytest
 
 from efficient_attention.config.dict_conversion import from_dict, to_dict
@@ -132,9 +134,8 @@ def test_no_field_of_parameters_or_examples_is_changeable():
     groups = {'config.checkpoint.*', 'config.eval.*', 'config.mesh.*'}
     model = {f'config.model.{name}' for name in ('attention_backend', 'recurrent_chunk', 'remat', 'scan_unroll')}
     data = {f'config.data.{name}' for name in ('cache', 'processes', 'workers', 'prefetch')}
-    train = {
-        f'config.train.{name}' for name in ('early_stop', 'log_every_steps', 'max_skipped_in_row', 'stall_seconds')
-    }
+    names = ('early_stop', 'log_every_steps', 'max_skipped_in_row', 'stall_seconds', 'trackers')
+    train = {f'config.train.{name}' for name in names}
     distill = {f'config.distill.{name}' for name in ('teacher', 'keep_logits', 'cache')}
     assert set(marked_run_fields(CHANGEABLE)) == groups | model | data | train | distill | {'config.examples.cache'}
 
@@ -150,7 +151,7 @@ def test_no_field_of_parameters_or_examples_is_changeable():
             r'is a Hugging Face folder, and no run that train.py wrote; such .* scripts/predict.py',
         ),
         ('{"model_type": "efficient_attention"}', r'is the folder of a small model, and no run .* scripts/predict.py'),
-        ('{"model": {"widht": 3}}', r'config\.json: unknown config field model\.widht; known: '),
+        ('{"model": {"widht": 3}}', r'config\.json: unknown config field model\.widht; did you mean model\.width\?'),
         ('{"model": {"width": 0}}', r'config\.json: model\.width is 0; it must be at least 1$'),
     ],
 )
@@ -171,6 +172,23 @@ def test_a_folder_without_a_run_is_named(tmp_path):
     for folder in (tmp_path, tmp_path / 'nowhere'):
         with pytest.raises(InputError, match=rf'^{folder}: no run there \(config.json is missing\)$'):
             read_config(folder)
+
+
+@pytest.mark.parametrize(
+    'name, line',
+    [
+        ('bert-base-uncased', 'is no folder; names of a hub are not downloaded: give the folder of a run'),
+        ('google/mt5-small', 'is no folder; names of a hub are not downloaded: give the folder of a run'),
+        ('runs/none', ': no run there (config.json is missing)'),
+        ('runs', ': no run there (config.json is missing)'),
+    ],
+)
+def test_the_name_of_a_hub_is_no_run(tmp_path, monkeypatch: pytest.MonkeyPatch, name: str, line: str):
+    monkeypatch.chdir(tmp_path)
+    Path('runs').mkdir()
+    with pytest.raises(InputError) as caught:
+        read_config(Path(name))
+    assert str(caught.value).removeprefix(name).lstrip() == line
 
 
 def test_a_file_is_no_workdir(tmp_path):

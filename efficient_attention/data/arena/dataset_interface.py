@@ -3,7 +3,6 @@ numbers per row."""
 
 import abc
 import dataclasses
-import difflib
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
@@ -12,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from efficient_attention.data.batching.random_streams import RandomStreamId, random_stream
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, nearest
 
 BINARY = ('0', '1')
 SPLITS = ('train', 'dev', 'test')
@@ -96,7 +95,7 @@ class DatasetOptions:
     def required_text(self, name: str) -> str:
         """Returns and removes a required option; raises InputError if it is missing."""
         if not self.left.get(name):
-            close = difflib.get_close_matches(name, self.left, n=1)
+            close = nearest(name, self.left)
             hint = f'; {close[0]!r} is no option' if close and close[0] != name else ''
             raise self.option_error(f'{name}=... is missing{hint}')
         return self.left.pop(name)

@@ -18,7 +18,7 @@ from efficient_attention.config.json_parsing import read_json_file
 from efficient_attention.data.preparation.cache_folder import one_line
 from efficient_attention.data.sources.json_files import json_type_name, read_json, typed_json_field
 from efficient_attention.data.sources.text_files import decode_utf8
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, missing_extra_error
 
 DATA_SET = re.compile(r'[A-Za-z]\w*(/[\w+-][\w.+-]*)*(:[\d.*]+)?')
 PREPARED = Path('data/tfds')  # folder that `make tfds` fills
@@ -121,9 +121,7 @@ def tfds_rows(name: str, split: str) -> TFDSRows:
     try:
         import tensorflow_datasets as tfds  # This package is optional, and slow to import.
     except ImportError as error:
-        raise InputError(
-            f"tfds:{name} needs the package tensorflow_datasets ({error}): pip install 'efficient-attention[tfds]'"
-        ) from None
+        raise missing_extra_error(f'tfds:{name}', 'tfds', error) from None
     try:
         builder = tfds.builder_from_directory(folder)
         if builder.info.file_format is tfds.core.FileFormat.TFRECORD:

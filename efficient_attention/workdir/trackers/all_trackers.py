@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from efficient_attention.errors import InputError, RunStopped, one_line
+from efficient_attention.errors import InputError, RunStopped, missing_extra_error, one_line
 from efficient_attention.workdir.trackers.csv_tracker import CsvTracker
 from efficient_attention.workdir.trackers.separate_process import SeparateProcess
 from efficient_attention.workdir.trackers.tensorboard_tracker import TensorBoardTracker
@@ -27,8 +27,7 @@ def check_trackers(names: Sequence[str]) -> None:
     """Raises InputError if a tracker lacks its package, or Weights & Biases lacks a key. Imports no tracker."""
     for name in names:
         if name not in OWN and not is_installed(name):
-            needed = "pip install 'efficient-attention[trackers]'"
-            raise InputError(f'train.trackers has {name!r}, whose package is not installed: {needed}')
+            raise missing_extra_error(f'train.trackers={name}', 'trackers')
         if name == 'wandb' and not has_wandb_login():
             advice = 'run `wandb login`, or set WANDB_API_KEY, or WANDB_MODE=offline'
             raise InputError(f"train.trackers has 'wandb', which finds no key: {advice}")
