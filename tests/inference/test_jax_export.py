@@ -12,6 +12,7 @@ from flax import nnx
 from jax import export
 from safetensors.numpy import load_file, save_file
 
+from efficient_attention.attention.registry import NAMES
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
@@ -87,11 +88,30 @@ def test_a_classifier_runs_without_this_package(tmp_path: Path):
     assert_close(chances, np.tile([scores[label] for label in described['labels']], (5, 1)), within=WITHIN)
 
 
-@pytest.mark.parametrize('attention', ['longformer(4)', pytest.param('linear', marks=pytest.mark.slow)])
-def test_mechanisms_equal_the_model(tmp_path: Path, attention: str):
+# One text per mechanism, for rows of 32 tokens.
+TEXTS = {
+    'softmax': 'longformer(4)',
+    'lsh': 'lsh(8, 2)',
+    'favor': 'favor(16)',
+    'linear': 'linear',
+    'sparsemax': 'sparsemax(window(4))',
+    'entmax': 'entmax(window(4))',
+    'hard': 'hard(full)',
+    'local_p': 'local_p(4)',
+    'linformer': 'linformer(8, 32)',
+    'nystrom': 'nystrom(4)',
+    'induced': 'induced(8)',
+    'sinkhorn': 'sinkhorn(8, 4)',
+    'routing': 'routing(4, 8)',
+    'synthesizer': "synthesizer('dense', 32)",
+}
+
+
+@pytest.mark.parametrize('name', ['softmax', *(pytest.param(one, marks=pytest.mark.slow) for one in NAMES[1:])])
+def test_every_mechanism_equals_the_model(tmp_path: Path, name: str):
     config = ModelConfig(
-        width=16, heads=2, layers=1, vocab_size=30, max_length=32, attention=attention, attention_dropout_rate=0.0,
-        global_tokens=4 if attention.startswith('longformer') else 0,
+        width=16, heads=2, layers=1, vocab_size=30, max_length=32, attention=TEXTS[name], attention_dropout_rate=0.0,
+        global_tokens=4 if name == 'softmax' else 0, shared_qk=name == 'lsh',
     )  # fmt: skip
     head = HeadConfig(kind='token', outputs=3)
     params = random_params(lambda: FineTuningModel(config, head, rngs=nnx.Rngs(0)))
