@@ -65,3 +65,11 @@ def test_locks_hold_what_the_project_asks_for():
         locked = set(re.findall(r'^([\w.-]+)==', (ROOT / 'requirements' / f'{name}.txt').read_text(), re.MULTILINE))
         wanted = {re.split(r'[\[<>=~! ]', line)[0].lower() for line in requirements} - {project['name']}
         assert {one.replace('_', '-') for one in wanted} <= {one.lower().replace('_', '-') for one in locked}
+
+
+@pytest.mark.parametrize('name', ['README.md', 'CONTRIBUTING.md'])
+def test_pages_name_every_extra(name: str):
+    settings = tomllib.loads((ROOT / 'pyproject.toml').read_text(encoding='utf-8'))
+    text = (ROOT / name).read_text(encoding='utf-8')
+    extras = set(settings['project']['optional-dependencies']) - {'test', 'train'}
+    assert not [extra for extra in extras if f'`{extra}`' not in text] and 'train' in text
