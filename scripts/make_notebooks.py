@@ -5,6 +5,11 @@
 The sources are the Markdown files in docs/tutorials/, which `make docs` runs. The notebooks have no outputs.
 """
 
+from efficient_attention.processes.signal_thread import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # Stop signals are handled before the other imports, which are slow.
+
 import json
 import re
 import sys

@@ -55,7 +55,7 @@ def prepare(name: str, folder: Path, file_format: str) -> Any:
         if name.endswith('.py'):
             builder = dataset_class(Path(name))(data_dir=folder, file_format=file_format)
         else:
-            builder = tfds.builder(name, data_dir=folder, file_format=file_format, try_gcs=True)
+            builder = tfds.builder(name, data_dir=folder, file_format=file_format)
     except InputError:
         raise
     except tfds.core.DatasetNotFoundError:

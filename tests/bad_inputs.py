@@ -114,7 +114,7 @@ def run(line: str, *changes: Callable[[Path], Any], command: str = 'eval.py --wo
 
 INDEX = 'model.safetensors.index.json'
 
-METRICS = 'efficient_attention/workdir/report.py {here}/run'
+METRICS = 'efficient_attention/__main__.py report --workdir={here}/run'
 
 
 BAD_INPUTS = {

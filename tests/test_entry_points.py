@@ -267,7 +267,7 @@ BAD_COMMANDS = {  # command line: the error line
     'scripts/fill_mask.py --workdir={0}/run --average=2 [MASK]': 'the mean of 2 checkpoints needs as many; {0}/run/',
     'scripts/fill_mask.py --model={0}/run --checkpoint=7 [MASK]': 'there is no checkpoint of step 7 in {0}/run/',
     'scripts/fill_mask.py --model={0}/run dog': "no [MASK] in the text 'dog'",
-    'efficient_attention/workdir/report.py {0}': 'there is nothing to report: {0}/metrics.jsonl is missing or empty',
+    'efficient_attention/__main__.py report --workdir={0}': 'there is nothing to report: {0}/metrics.jsonl is missing',
 }
 
 

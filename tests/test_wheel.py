@@ -130,13 +130,16 @@ def test_the_wheel_asks_for_few_packages(files: zipfile.ZipFile):
 
 # ---- the package with only its core dependencies ----
 
-CORE = tomllib.loads((ROOT / 'pyproject.toml').read_text(encoding='utf-8'))['project']['dependencies']
-# Python's finders, except that packages beyond the core look as if they were not installed.
+PROJECT = tomllib.loads((ROOT / 'pyproject.toml').read_text(encoding='utf-8'))['project']
+CORE = PROJECT['dependencies']
+TRAIN = [*CORE, *PROJECT['optional-dependencies']['train']]
+# Python's finders, except that the packages in the environment variable HIDDEN look as if they were not installed.
 HIDE = """
 import importlib.machinery
+import os
 import sys
 
-HIDDEN = frozenset(sys.argv[1].split(','))
+HIDDEN = frozenset(os.environ.get('HIDDEN', '').split(','))
 
 
 class Finder(importlib.machinery.PathFinder):
@@ -202,36 +205,43 @@ def packages_of(requirements: list[str]) -> set[str]:
     return {name for name, _ in found}
 
 
-def import_names_beyond_core() -> set[str]:
-    """Returns the import names of all installed packages that the core dependencies do not bring."""
-    core = packages_of(CORE)
+def import_names_beyond(requirements: list[str]) -> set[str]:
+    """Returns the import names of all installed packages that these requirements do not bring."""
+    asked = packages_of(requirements)
     owners = importlib.metadata.packages_distributions()
-    return {name for name, of in owners.items() if not {canonicalize_name(one) for one in of} & core} - {PACKAGE}
+    return {name for name, of in owners.items() if not {canonicalize_name(one) for one in of} & asked} - {PACKAGE}
+
+
+def environment_with(requirements: list[str]) -> dict[str, str]:
+    """Returns the environment variable with which `installed` finds only the packages of these requirements."""
+    return {'HIDDEN': ','.join(sorted(import_names_beyond(requirements)))}
 
 
 @pytest.fixture(scope='module')
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a virtual environment into which pip has installed the wheel, and nothing else of the checkout.
 
-    It finds other packages where this Python has them. Their files `*.pth` have no effect, so it misses the checkout.
+    It finds other packages where this Python has them, except those in the environment variable HIDDEN. Their files
+    `*.pth` have no effect, so it misses the checkout.
     """
     folder = tmp_path_factory.mktemp('environment')
     venv.create(folder, symlinks=True)
     install = ('-m', 'pip', '--python', folder / 'bin' / 'python', 'install', '--no-compile')
     run_program(folder, sys.executable, *install, '--no-deps', '--no-index', wheel)
     (site,) = folder.glob('lib/python*/site-packages')
+    (site / 'hide_packages.py').write_text(HIDE, encoding='utf-8')
+    (site / 'hide.pth').write_text('import hide_packages\n', encoding='utf-8')
     (site / 'others.pth').write_text(f'{sysconfig.get_path("purelib")}\n', encoding='utf-8')
     return folder
 
 
 def run_with_core(installed: Path, program: str) -> str:
     """Returns the output of a program that finds only the package, the core dependencies and their dependencies."""
-    hidden = ','.join(sorted(import_names_beyond_core()))
-    return run_program(installed, installed / 'bin' / 'python', '-c', HIDE + program, hidden)
+    return run_program(installed, installed / 'bin' / 'python', '-c', program, **environment_with(CORE))
 
 
 def test_packages_beyond_the_core_are_hidden():
-    hidden = import_names_beyond_core()
+    hidden = import_names_beyond(CORE)
     assert {'PIL', 'tokenizers', 'grain', 'array_record', 'ml_collections', 'tensorflow_datasets', 'pytest'} <= hidden
     assert not hidden & {'jax', 'jaxlib', 'flax', 'numpy', 'jaxtyping', 'scipy', 'optax', 'orbax'}
 
@@ -256,9 +266,9 @@ for words in ['--help'], ['train', '--help']:
 
 
 def test_the_command_with_only_the_core(installed: Path):
-    hidden = ','.join(sorted(import_names_beyond_core()))
-    command = [installed / 'bin' / 'python', '-c', HIDE + COMMAND, hidden]
-    done = subprocess.run(command, cwd=installed, capture_output=True, text=True, timeout=300)
+    command = [installed / 'bin' / 'python', '-c', COMMAND]
+    settings = os.environ | environment_with(CORE)
+    done = subprocess.run(command, cwd=installed, env=settings, capture_output=True, text=True, timeout=300)
     line = "error: efficient-attention train needs: pip install 'efficient-attention[train]'"
     assert (done.returncode, done.stderr.count('\n')) == (2, 1) and done.stderr.startswith(line), done.stderr
     assert '  fill-mask ' in done.stdout
@@ -284,6 +294,17 @@ def test_type_checkers_see_the_signatures(installed: Path, tmp_path: Path):
 # ---- the command, with the packages of the extra `train` ----
 
 
+def test_the_environment_of_train_has_the_packages_of_the_extra_and_no_others(installed: Path):
+    hidden, program = (
+        import_names_beyond(TRAIN),
+        'import importlib.util as find, sys; print(*filter(find.find_spec, sys.argv[1:]))',
+    )
+    assert {'pytest', 'optuna', 'chex', 'wandb', 'onnxruntime', 'tensorflow_datasets'} <= hidden
+    asked = ('optuna', 'chex', 'tensorflow_datasets', 'grain', 'jinja2')
+    python = installed / 'bin' / 'python'
+    assert run_program(installed, python, '-c', program, *asked, **environment_with(TRAIN)) == 'grain jinja2\n'
+
+
 def test_a_model_is_trained_evaluated_and_used_by_the_installed_command(installed: Path, tmp_path: Path):
     """Fine-tunes a config of the wheel by its name, in a folder that has no file of the checkout."""
     checkpoint, command = write_checkpoint(tmp_path / 'tiny', 'fill_mask'), installed / 'bin' / 'efficient-attention'
@@ -292,11 +313,12 @@ def test_a_model_is_trained_evaluated_and_used_by_the_installed_command(installe
     examples = (f'--config.examples.{split}=rows.csv' for split in ('train', 'dev'))
     sizes = ('--config.data.length=16', '--config.train.batch_size=4', '--config.train.steps=2')
     fields = (*examples, *sizes, f'--config.train.start_from={checkpoint}', '--config.eval.batch_size=4')
-    run_program(tmp_path, command, 'train', '--config', 'finetune/table.py', '--workdir', 'run', *fields)
-    metrics = json.loads(run_program(tmp_path, command, 'eval', '--workdir', 'run').splitlines()[-1])
+    settings = environment_with(TRAIN)
+    run_program(tmp_path, command, 'train', '--config', 'finetune/table.py', '--workdir', 'run', *fields, **settings)
+    metrics = json.loads(run_program(tmp_path, command, 'eval', '--workdir', 'run', **settings).splitlines()[-1])
     assert metrics['step'] == 2 and 0 <= metrics['accuracy'] <= 1
     predict = ('predict', '--model', 'run', '--output', 'out', '--split', 'dev', '--batch_size', '4')
-    found = json.loads(run_program(tmp_path, command, *predict).splitlines()[-1])
+    found = json.loads(run_program(tmp_path, command, *predict, **settings).splitlines()[-1])
     assert found['metrics']['accuracy'] == pytest.approx(metrics['accuracy'])
     [written] = (tmp_path / 'out').iterdir()
     assert len(written.read_text(encoding='utf-8').splitlines()) == len(rows)

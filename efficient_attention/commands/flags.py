@@ -144,6 +144,12 @@ def define_output(
     return define_path('output', meaning, default, options)
 
 
+def check_new_folder(output: Path) -> None:
+    """Raises InputError if `--output` is a file or a folder with content; an empty folder is allowed."""
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise InputError(f'--output {output}: there is something already')
+
+
 def define_checkpoint(
     default: str, meaning: str = '', options: flags.FlagValues = flags.FLAGS
 ) -> flags.FlagHolder[str]:

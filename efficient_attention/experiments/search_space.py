@@ -23,6 +23,7 @@ from efficient_attention.errors import InputError, is_number, is_whole_number
 
 INTERVALS = ('log', 'uniform', 'int')
 CHOICE = 'choice'
+MOST_GRID_TRIALS = 10_000
 DIGITS = 4  # significant digits of a drawn float, so that a user can type it
 
 
@@ -136,17 +137,25 @@ def check_type(field: SearchedField, example: Any) -> None:
 
 
 def grid_size(search: Sequence[SearchedField]) -> int:
-    """Returns the number of trials of a full grid; raises InputError if a field is an interval of floats."""
-    return len(grid_points(search))
+    """Returns the number of trials of a full grid.
 
-
-def grid_points(search: Sequence[SearchedField]) -> list[Fields]:
-    """Returns the fields of all trials of a grid; raises InputError if a field is an interval of floats."""
-    listed = []
+    Raises:
+        InputError: a field is an interval of floats, or the grid has more than `MOST_GRID_TRIALS` trials.
+    """
+    size = 1
     for field in search:
         if field.kind in ('log', 'uniform'):
             raise InputError(f'--sampler grid needs a list of values of {field.name}, not {field.kind}')
-        listed.append(range(field.values[0], field.values[1] + 1) if field.kind == 'int' else field.values)
+        size *= field.values[1] - field.values[0] + 1 if field.kind == 'int' else len(field.values)
+    if size > MOST_GRID_TRIALS:
+        raise InputError(f'--sampler grid: {size:,} trials; at most {MOST_GRID_TRIALS:,}: search fewer values')
+    return size
+
+
+def grid_points(search: Sequence[SearchedField]) -> list[Fields]:
+    """Returns the fields of all trials of a grid; the errors are the same as for `grid_size`."""
+    grid_size(search)
+    listed = [range(one.values[0], one.values[1] + 1) if one.kind == 'int' else one.values for one in search]
     return [dict(zip([field.name for field in search], point, strict=True)) for point in itertools.product(*listed)]
 
 

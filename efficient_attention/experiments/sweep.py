@@ -147,27 +147,44 @@ def run_sweep(sweep: Sweep, only: int | None = None) -> list[Result]:
     return results
 
 
+def read_results(sweep: Sweep) -> list[Result]:
+    """Returns the results of the trials that have ended, also of failed trials, and changes no file.
+
+    Raises:
+        InputError: the folder has no sweep or another sweep, or a result cannot be read.
+    """
+    if not (sweep.workdir / SWEEP_PLAN).exists():
+        raise InputError(f'{sweep.workdir}: no sweep there ({SWEEP_PLAN} is missing)')
+    check_same_sweep(sweep)
+    found = [stored_result(sweep, number) for number in range(sweep.trials)]
+    return [result for result in found if result is not None]
+
+
 def claim_folder(sweep: Sweep) -> None:
     """Writes the sweep's plan into its folder; raises InputError if the folder is another sweep's or not a sweep's."""
     check_folder_kind(sweep.workdir, SWEEP)
     path, plan = sweep.workdir / SWEEP_PLAN, json.loads(json.dumps(sweep.plan()))
-    has_runs = any(sweep.workdir.glob(f'trial_*/seed_*/{CONFIG}'))
-    if path.exists() and has_runs:
-        try:
-            before = read_json_file(path)
-        except (OSError, ValueError) as error:
-            raise InputError(f'{path}: cannot be read ({one_line(error)})') from None
-        old, new = flatten(before), flatten(plan)
-        if changed := [name for name in {**old, **new} if old.get(name) != new.get(name)]:
-            name = changed[0]
-            raise InputError(
-                f'{sweep.workdir} has a sweep with {name} {old.get(name)!r}, now {new.get(name)!r}; '
-                'name a new --workdir'
-            )
+    if path.exists() and any(sweep.workdir.glob(f'trial_*/seed_*/{CONFIG}')):
+        check_same_sweep(sweep)
         return
     if path.exists() and read_json_file(path) != plan:  # a corrected command replaces a sweep that has trained nothing
         (sweep.workdir / HISTORY).unlink(missing_ok=True)
     write_atomically(path, json.dumps(plan, indent=1) + '\n')
+
+
+def check_same_sweep(sweep: Sweep) -> None:
+    """Raises InputError if the plan in the folder cannot be read, or is another sweep's."""
+    path, plan = sweep.workdir / SWEEP_PLAN, json.loads(json.dumps(sweep.plan()))
+    try:
+        before = read_json_file(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f'{path}: cannot be read ({one_line(error)})') from None
+    old, new = flatten(before), flatten(plan)
+    if changed := [name for name in {**old, **new} if old.get(name) != new.get(name)]:
+        name = changed[0]
+        raise InputError(
+            f'{sweep.workdir} has a sweep with {name} {old.get(name)!r}, now {new.get(name)!r}; name a new --workdir'
+        )
 
 
 def run_trial(sweep: Sweep, number: int, fields: Fields) -> Result:
@@ -210,6 +227,12 @@ def trial_values(sweep: Sweep, fields: Fields) -> dict[str, Any]:
 
 def read_trial(sweep: Sweep, number: int) -> Result | None:
     """Returns the result of a successful trial; None if the trial failed or is not finished, so it is trained again."""
+    found = stored_result(sweep, number)
+    return found if found is not None and 'value' in found else None
+
+
+def stored_result(sweep: Sweep, number: int) -> Result | None:
+    """Returns the result of a successful or failed trial; None if the trial has not ended."""
     path = sweep.result_path(number)
     try:
         found = read_json_file(path)
@@ -217,7 +240,7 @@ def read_trial(sweep: Sweep, number: int) -> Result | None:
         return None
     except (OSError, ValueError) as error:
         raise InputError(f'{path}: cannot be read ({one_line(error)}); delete the file') from None
-    return found if isinstance(found, dict) and 'value' in found else None
+    return found if isinstance(found, dict) and ('value' in found or 'error' in found) else None
 
 
 def tpe_results(sweep: Sweep) -> Iterator[Result]:
@@ -244,9 +267,9 @@ def tpe_results(sweep: Sweep) -> Iterator[Result]:
             study.sampler = optuna.samplers.TPESampler(seed=number)
             fields = suggested_point(sweep.search, study.ask())
         result = run_trial(sweep, number, fields)
-        if not study.trials[number].state.is_finished():
-            failed = optuna.trial.TrialState.FAIL
-            study.tell(number, result.get('value'), state=failed if 'error' in result else None)
+        # Optuna's trials cannot be told twice, so a failed trial stays open: it may succeed when the sweep is resumed.
+        if 'value' in result and not study.trials[number].state.is_finished():
+            study.tell(number, result['value'])
         yield result
 
 

@@ -1,23 +1,17 @@
 """Writes the results of a sweep: `trials.json`, a table `sweep.md` and a page `sweep.html`; and its SLURM script."""
 
 import json
-import math
 import shlex
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
+from typing import Any
 
 from efficient_attention.atomic_files import write_atomically
+from efficient_attention.experiments.search_space import CHOICE, SearchedField
 from efficient_attention.experiments.sweep import Result, Sweep
+from efficient_attention.workdir.report import render_page
 
 TABLE, PAGE, RESULTS = 'sweep.md', 'sweep.html', 'trials.json'
-STYLE = (
-    'body { font: 15px system-ui, sans-serif; margin: 2em auto; max-width: 70em; padding: 0 1em }'
-    'table { border-collapse: collapse } td, th { border-bottom: 1px solid #cbd5e1 }'
-    'td, th { padding: .3em .8em; text-align: left }'
-    'svg { margin: 1em 1em 0 0 } code { overflow-wrap: anywhere }'
-)
-WIDTH, HEIGHT, EDGE = 260, 160, 28  # a chart's size and the room around its points, in pixels
 
 
 def write_sweep_report(sweep: Sweep, results: Sequence[Result]) -> list[Path]:
@@ -73,16 +67,17 @@ def sweep_sentence(sweep: Sweep, results: Sequence[Result]) -> str:
 
 def sweep_page(sweep: Sweep, results: Sequence[Result]) -> str:
     """Returns a page as HTML: the table, the best trial's fields as flags, and a chart of the metric per field."""
-    heads, *rows = [[escape(cell) for cell in row] for row in table_rows(sweep, results)]
-    table = ''.join(f'<tr>{"".join(f"<td>{cell}</td>" for cell in row)}</tr>' for row in rows)
-    parts = [f'<p>{escape(sweep_sentence(sweep, results))}</p>']
-    if best := ranked(sweep, results)[:1]:
-        parts.append(f'<p>The best trial has the flags <code>{escape(field_flags(best[0]))}</code></p>')
-    parts.append(f'<table><tr>{"".join(f"<th>{cell}</th>" for cell in heads)}</tr>{table}</table>')
-    parts += [field_chart(sweep, ranked(sweep, results), field.name) for field in sweep.search]
-    title = escape(f'Sweep {sweep.workdir.name}')
-    head = f'<meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
-    return f'<!doctype html><html lang="en"><head>{head}</head><body><h1>{title}</h1>{"".join(parts)}</body></html>\n'
+    heads, *rows = table_rows(sweep, results)
+    done = ranked(sweep, results)
+    return render_page(
+        'sweep.html',
+        title=f'Sweep {sweep.workdir.name}',
+        sentence=sweep_sentence(sweep, results),
+        best=field_flags(done[0]) if done else '',
+        heads=heads,
+        rows=rows,
+        data={'charts': [field_chart(sweep, done, field) for field in sweep.search] if done else []},
+    )
 
 
 def field_flags(result: Result) -> str:
@@ -90,35 +85,20 @@ def field_flags(result: Result) -> str:
     return shlex.join(f'--config.{name}={value}' for name, value in result['fields'].items())
 
 
-def field_chart(sweep: Sweep, results: Sequence[Result], name: str) -> str:
-    """Returns a chart as SVG: one point per trial, the value of a field by the metric; '' without trials."""
-    if not results:
-        return ''
-    field = next(one for one in sweep.search if one.name == name)
-    values = [one['fields'][name] for one in results]
-    places = [float(field.values.index(value)) if field.kind == 'choice' else float(value) for value in values]
-    places = [math.log(place) for place in places] if field.kind == 'log' else places
-    points = zip(scaled(places, WIDTH), scaled([-one['value'] for one in results], HEIGHT), results, strict=True)
-    circles = ''.join(
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="#2563eb"><title>trial {one["number"]}: '
-        f'{escape(str(one["fields"][name]))}, {one["value"]:.4f}</title></circle>'
-        for x, y, one in points
-    )
-    ends = [values[places.index(pick(places))] for pick in (min, max)]
-    words = ''.join(
-        f'<text x="{x}" y="{HEIGHT - 4}" font-size="11" text-anchor="{anchor}">{escape(str(value))}</text>'
-        for x, anchor, value in zip((4, WIDTH - 4), ('start', 'end'), ends, strict=True)
-    )
-    title = f'<text x="4" y="14" font-size="12">{escape(f"{sweep.metric} by {name}")}</text>'
-    return f'<svg width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}">{title}{circles}{words}</svg>'
+def field_chart(sweep: Sweep, results: Sequence[Result], field: SearchedField) -> dict[str, Any]:
+    """Returns a chart for the page's script: one point per trial, a field's value by the metric.
 
-
-def scaled(numbers: Sequence[float], size: int) -> list[float]:
-    """Returns numbers mapped linearly to pixels between `EDGE` and `size - EDGE`; the middle if all are equal."""
-    low, high = min(numbers), max(numbers)
-    if low == high:
-        return [size / 2] * len(numbers)
-    return [EDGE + (number - low) / (high - low) * (size - 2 * EDGE) for number in numbers]
+    A field with listed values has its values as names on the axis, in the order in which they are listed.
+    """
+    values = [one['fields'][field.name] for one in results]
+    names = [str(value) for value in field.values] if field.kind == CHOICE else None
+    places = [field.values.index(value) for value in values] if names else values
+    low, high = (-0.5, len(names) - 0.5) if names else (min(places), max(places))
+    axis = {'label': field.name, 'low': low, 'high': high, 'is_log': field.kind == 'log', 'names': names}
+    line = {'label': 'trial', 'steps': places, 'values': [one['value'] for one in results]}
+    line['names'] = [f'trial {one["number"]}, {value}' for one, value in zip(results, values, strict=True)]
+    title = f'{sweep.metric} by {field.name}'
+    return {'title': title, 'unit': '', 'exact': True, 'baseline': None, 'axis': axis, 'lines': [line]}
 
 
 def slurm_script(sweep: Sweep, command: Sequence[str], folder: Path) -> str:
@@ -139,8 +119,8 @@ def slurm_script(sweep: Sweep, command: Sequence[str], folder: Path) -> str:
             '# Add the lines of your cluster here: --partition, --gres, --time.',
             f'cd {shlex.quote(str(folder))} || exit 1',
             f'{words} --trial "$SLURM_ARRAY_TASK_ID"',
-            '# When all tasks have ended, this command writes the table:',
-            f'# {words}',
+            '# When all tasks have ended, this command writes the table and the page, and trains nothing:',
+            f'# {words} --table',
             '',
         ]
     )

@@ -1,8 +1,9 @@
 """Exports a trained model as a program that runs with JAX only, without this package.
 
-The program takes any batch size and a fixed row length, and runs on CPUs, NVIDIA GPUs and TPUs. It is traced for one
-row and mapped over the rows of a batch, so no choice in the model depends on the batch size. All attention mechanisms
-can be exported. Parameters are stored next to the program, because compilers are slow with large constants.
+The program takes any batch size and a fixed row length. It is lowered for CPUs, NVIDIA GPUs and TPUs. The tests run it
+on CPUs, with each attention mechanism; no program was run on a GPU or TPU yet. It is traced for one row and mapped over
+the rows of a batch, so no choice in the model depends on the batch size. Parameters are stored next to the program,
+because compilers are slow with large constants.
 """
 
 import dataclasses
@@ -23,12 +24,11 @@ from efficient_attention.data.preparation.cache_folder import TOKENIZER
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import EncoderWrapper, pretrained_module, row_length
 from efficient_attention.inference.restore import restore_for_inference
-from efficient_attention.interop.config_import import read_config_json
 from efficient_attention.interop.config_json_keys import TEXT_TO_TEXT
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.interop.safetensors_files import SINGLE, write_tensors
 from efficient_attention.interop.tokenizer_files import copy_tokenizer
-from efficient_attention.interop.workdir_import import describe_checkpoint
+from efficient_attention.interop.workdir_import import describe_checkpoint, is_decoder_run
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.models.fine_tuning import OF_SEVERAL, FineTuningModel
@@ -100,8 +100,7 @@ def open_exportable(path: Path, checkpoint: str = '', length: int | None = None)
         InputError: the folder or checkpoint cannot be read, the length is above the position limit, or an example of
             the model is several rows.
     """
-    values = read_config_json(path)
-    if values.get('task') == 'language_modelling' and not read_config(path).model.directions_apart:
+    if is_decoder_run(path):
         return exportable_decoder(path, checkpoint, length)
     pretrained = open_pretrained(path, checkpoint)
     rows = checked_length(length, row_length(pretrained), pretrained.model.position_limit)

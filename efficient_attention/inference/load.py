@@ -23,9 +23,9 @@ from efficient_attention.inference.pretrained_models import (
 )
 from efficient_attention.inference.restore import restore_for_inference
 from efficient_attention.inference.translator import make_pretrained_pair_encoder, structural_ids
-from efficient_attention.interop.config_import import read_config_json
 from efficient_attention.interop.config_json_keys import TEXT_TO_TEXT
 from efficient_attention.interop.pretrained import open_pretrained
+from efficient_attention.interop.workdir_import import is_decoder_run
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.encoder_decoder import EncoderDecoder
@@ -127,8 +127,7 @@ def load(path: str | Path, kind: type | None = None, *, checkpoint: str = '') ->
         InputError: the folder has no model, no tokenizer or no such checkpoint, or a model of another class.
     """
     path = Path(path)
-    values = read_config_json(path)
-    if values.get('task') == 'language_modelling' and not read_config(path).model.directions_apart:
+    if is_decoder_run(path):
         check_model_class(path, Decoder, kind)
         return load_decoder(path, checkpoint)
     pretrained = open_pretrained(path, checkpoint)

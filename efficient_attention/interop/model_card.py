@@ -21,6 +21,7 @@ from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.metrics import SPEEDS
 
 CARD = 'README.md'
+NO_METRICS: Mapping[str, float] = {}
 # kind of model -> the hub's name of the task; these names are also names of pipelines, except regression
 TASKS = {
     'classification': 'text-classification',
@@ -35,19 +36,9 @@ TASKS = {
 }
 
 
-def write_model_card(
-    folder: Path, model: Pretrained, *, origin: str, license_name: str = '', metrics: Mapping[str, float] | None = None
-) -> None:
-    """Writes README.md into the folder of an exported model.
-
-    Args:
-        folder: the finished export.
-        model: the exported model.
-        origin: a short text that says where the parameters come from.
-        license_name: the hub's name of the license, such as 'apache-2.0'; '' = unknown.
-        metrics: the metrics of the exported checkpoint, from `checkpoint_metrics`.
-    """
-    write_atomically(folder / CARD, model_card(folder.name, model, origin, license_name, metrics or {}))
+def write_model_card(folder: Path, model: Pretrained, **facts: Any) -> None:
+    """Writes README.md into the folder of a finished export; `facts` are the other arguments of `model_card`."""
+    write_atomically(folder / CARD, model_card(folder.name, model, **facts))
 
 
 def checkpoint_metrics(workdir: Path, config: RunConfig, checkpoint: str = '') -> dict[str, float]:
@@ -65,11 +56,36 @@ def checkpoint_metrics(workdir: Path, config: RunConfig, checkpoint: str = '') -
     return {'step': step, **{name: value for name, value in found.items() if math.isfinite(value)}} if found else {}
 
 
-def model_card(name: str, model: Pretrained, origin: str, license_name: str, metrics: Mapping[str, float]) -> str:
-    """Returns the text of a model card; the arguments are the same as for `write_model_card`."""
-    sections = [front_matter(name, model, license_name, metrics), f'# {name}', summary_text(model, origin)]
-    sections += ['## Data', data_text(model), '## Metrics', metrics_text(model, metrics)]
-    sections += ['## Limits', limits_text(model)]
+def model_card(
+    name: str,
+    model: Pretrained,
+    *,
+    origin: str,
+    license_name: str = '',
+    metrics: Mapping[str, float] = NO_METRICS,
+    is_changed: bool = False,
+    is_native: bool = False,
+) -> str:
+    """Returns the text of a model card.
+
+    Args:
+        name: the name of the exported model.
+        model: the exported model.
+        origin: a short text that says where the parameters come from.
+        license_name: the hub's name of the license, such as 'apache-2.0'; '' = unknown.
+        metrics: the metrics of the source checkpoint, from `checkpoint_metrics`.
+        is_changed: whether the export changed the model, so that the metrics are not the exported model's.
+        is_native: whether the folder is a compact export, which transformers cannot load.
+    """
+    numbers = {key: value for key, value in metrics.items() if key != 'step'}
+    values: dict[str, Any] = {'license': license_name or 'unknown'}
+    values['library_name'] = 'efficient-attention' if is_native else 'transformers'
+    values |= {'pipeline_tag': TASKS.get(model.problem, 'feature-extraction'), 'tags': ['efficient-attention']}
+    if numbers and not is_changed:
+        values['model-index'] = model_index(name, model, numbers)
+    sections = ['\n'.join(['---', *(f'{key}: {json.dumps(value)}' for key, value in values.items()), '---'])]
+    sections += [f'# {name}', summary_text(model, origin), '## Data', data_text(model)]
+    sections += ['## Metrics', metrics_text(model, metrics, is_changed), '## Limits', limits_text(model)]
     if model.run is not None:
         config = json.dumps(to_dict(model.run), indent=1, ensure_ascii=False)
         sections += ['## Config', f'<details><summary>config.json of the run</summary>\n\n```json\n{config}\n```\n']
@@ -77,19 +93,15 @@ def model_card(name: str, model: Pretrained, origin: str, license_name: str, met
     return '\n\n'.join(sections) + '\n'
 
 
-def front_matter(name: str, model: Pretrained, license_name: str, metrics: Mapping[str, float]) -> str:
-    """Returns the YAML metadata of a card; JSON values are valid YAML."""
-    values: dict[str, Any] = {'license': license_name or 'unknown', 'library_name': 'transformers'}
-    values |= {'pipeline_tag': TASKS.get(model.problem, 'feature-extraction'), 'tags': ['efficient-attention']}
-    if numbers := {key: value for key, value in metrics.items() if key != 'step'}:
-        data = evaluated_data(model)
-        result = {
-            'task': {'type': values['pipeline_tag']},
-            'dataset': {'name': data, 'type': data},
-            'metrics': [{'type': key, 'name': key, 'value': value} for key, value in numbers.items()],
-        }
-        values['model-index'] = [{'name': name, 'results': [result]}]
-    return '\n'.join(['---', *(f'{key}: {json.dumps(value)}' for key, value in values.items()), '---'])
+def model_index(name: str, model: Pretrained, metrics: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Returns the metrics as the metadata `model-index` of a card; the hub shows them as the model's own."""
+    data = evaluated_data(model)
+    result = {
+        'task': {'type': TASKS.get(model.problem, 'feature-extraction')},
+        'dataset': {'name': data, 'type': data},
+        'metrics': [{'type': key, 'name': key, 'value': value} for key, value in metrics.items()],
+    }
+    return [{'name': name, 'results': [result]}]
 
 
 def summary_text(model: Pretrained, origin: str) -> str:
@@ -138,21 +150,35 @@ def evaluated_data(model: Pretrained) -> str:
     return f'{run.data.held_out:g} of {run.data.source}'
 
 
-def metrics_text(model: Pretrained, metrics: Mapping[str, float]) -> str:
-    """Returns a table of metrics, and the protocol by which they were measured."""
+def metrics_text(model: Pretrained, metrics: Mapping[str, float], is_changed: bool) -> str:
+    """Returns a table of metrics and their protocol; in prose, if they are only the source checkpoint's."""
     numbers = {name: value for name, value in metrics.items() if name != 'step'}
     if not numbers or model.run is None:
         return 'No metrics of these parameters are recorded.'
-    table = ['| metric | value |', '|---|---|', *(f'| {name} | {value:.6g} |' for name, value in numbers.items())]
     best = model.run.checkpoint.best_metric
     chosen = (
         f'The run chooses its best checkpoint by {best} on the same data, so this value is optimistic. ' if best else ''
     )
     protocol = (
         f'Protocol: one evaluation by the training run after step {metrics["step"]:,}, with seed '
-        f'{model.run.train.seed}, before the conversion. {chosen}The conversion itself was not evaluated.'
+        f'{model.run.train.seed}, before the conversion. {windows_text(model.run)}{chosen}'
     )
-    return '\n'.join([*table, '', protocol])
+    if is_changed:
+        values = ', '.join(f'{name} {value:.6g}' for name, value in numbers.items())
+        return (
+            'No metrics of this model are recorded, because the conversion changed the model. '
+            f'The source checkpoint had, before the change: {values}. {protocol}'
+        ).strip()
+    table = ['| metric | value |', '|---|---|', *(f'| {name} | {value:.6g} |' for name, value in numbers.items())]
+    return '\n'.join([*table, '', f'{protocol}The conversion itself was not evaluated.'])
+
+
+def windows_text(run: RunConfig) -> str:
+    """Returns a sentence on a language model's evaluation split and windows; '' for other tasks."""
+    if run.task != 'language_modelling':
+        return ''
+    context = run.eval.context or run.data.length
+    return f'Split `{run.eval.split}`, windows of {context} tokens, stride {run.eval.stride or context}. '
 
 
 def limits_text(model: Pretrained) -> str:

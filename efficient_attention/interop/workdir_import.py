@@ -16,6 +16,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.preparation.cache_folder import TARGET_TOKENIZER, TOKENIZER
 from efficient_attention.errors import InputError
+from efficient_attention.interop.config_import import read_config_json
 from efficient_attention.interop.config_json_keys import OUR_EXAMPLES, OUR_PAIRS, TEXT_TO_TEXT
 from efficient_attention.interop.tensor_conversion import CheckpointHeads, parameter_shapes
 from efficient_attention.interop.trained_model import Pretrained
@@ -47,6 +48,17 @@ def read_encoder_run_config(workdir: Path) -> RunConfig:
             'eval.py evaluates it'
         )
     return config
+
+
+def is_decoder_run(path: Path) -> bool:
+    """Returns whether a folder is the workdir of a language model with a decoder, which reads no later tokens.
+
+    Raises:
+        InputError: the folder's config.json cannot be read.
+    """
+    if read_config_json(path).get('task') != 'language_modelling':
+        return False
+    return not read_config(path).model.directions_apart
 
 
 def heads_of_run(config: RunConfig) -> CheckpointHeads:

@@ -24,6 +24,7 @@ from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags
 from efficient_attention.commands.flags import (
+    check_new_folder,
     checkpoint_from_flags,
     define_checkpoint,
     define_length,
@@ -55,8 +56,7 @@ def main() -> None:
     check_flags(options)
     note_phase(READING)
     output = options.output
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise InputError(f'--output {output}: there is something already')
+    check_new_folder(output)
     hub = open_hub(options.push) if options.push else None
     pretrained = open_pretrained(options.model, checkpoint_from_flags(options))
     pretrained = extend_positions(
@@ -73,7 +73,15 @@ def main() -> None:
     run, metrics = pretrained.run, {}
     if run is not None:
         metrics = checkpoint_metrics(options.model, run, checkpoint_from_flags(options))
-    write_model_card(output, after, origin=origin, license_name=options.license, metrics=metrics)
+    write_model_card(
+        output,
+        after,
+        origin=origin,
+        license_name=options.license,
+        metrics=metrics,
+        is_changed=changes_model(options),
+        is_native=uses_native_format(options),
+    )
     print_report(before, after, options, origin)
     if hub is not None:
         print(f'uploaded to {push_folder(hub, output, options.push)}')
@@ -98,6 +106,12 @@ def check_flags(options: flags.FlagValues) -> None:
 def uses_native_format(options: flags.FlagValues) -> bool:
     """Returns whether the flags ask for a compact export, this project's own file format."""
     return not options.compressed and (options.small or bool(options.quantize))
+
+
+def changes_model(options: flags.FlagValues) -> bool:
+    """Returns whether the flags change the model, so that the metrics of its checkpoint are not the export's."""
+    names = ('length', 'pattern', 'global_tokens', 'shrink', 'low_rank', 'ranks', 'quantize', 'compressed')
+    return any(options[name].value not in (None, False, []) for name in names)
 
 
 def compress_model(pretrained: 'Pretrained', options: flags.FlagValues) -> 'Pretrained':

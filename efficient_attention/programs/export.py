@@ -4,8 +4,9 @@
     efficient-attention export --model runs/sst2 --output exported/sst2_onnx --format onnx
 
 `--model` is a workdir, a compact export or a Hugging Face folder. The program takes any batch size and a fixed row
-length. A JAX program runs on CPUs, NVIDIA GPUs and TPUs: `jax.export.deserialize` reads it. README.md in the new folder
-has the code that runs the program, and export.json lists inputs, outputs, labels and tokenizer files.
+length. A JAX program is lowered for CPUs, NVIDIA GPUs and TPUs. It was run on CPUs only until now.
+`jax.export.deserialize` reads it. README.md in the new folder has the code that runs the program, and export.json lists
+inputs, outputs, labels and tokenizer files.
 
 The outputs are logits of the model's head, or hidden states of an encoder without a head. ONNX files support encoders
 with softmax attention over any pattern, such as BERT, Longformer and BigBird. If ONNX lacks an operation of the model,
@@ -18,13 +19,13 @@ from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags
 from efficient_attention.commands.flags import (
+    check_new_folder,
     checkpoint_from_flags,
     define_checkpoint,
     define_length,
     define_model,
     define_output,
 )
-from efficient_attention.errors import InputError
 from efficient_attention.processes.phase_log import READING, note_phase
 
 
@@ -36,8 +37,7 @@ def main() -> None:
     from efficient_attention.inference.jax_export import export_jax, open_exportable
     from efficient_attention.inference.onnx_export import export_onnx
 
-    if options.output.exists() and (not options.output.is_dir() or any(options.output.iterdir())):
-        raise InputError(f'--output {options.output}: there is something already')
+    check_new_folder(options.output)
     note_phase(READING)
     model = open_exportable(options.model, checkpoint_from_flags(options), options.length)
     if options.format == 'onnx':

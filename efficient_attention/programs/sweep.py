@@ -8,8 +8,8 @@ single values. The sampler `random` draws each trial, `grid` takes all combinati
 trials (Optuna). Each trial is trained with all `--seeds`, and its metric is the mean of the best evaluations.
 
 The same command resumes: finished trials are kept, stopped and failed trials are trained. A larger `--trials` adds
-trials. The folder gets sweep.md, sweep.html and trials.json. `--slurm` trains nothing: it prints a SLURM array script
-for the samplers random and grid.
+trials. The folder gets sweep.md, sweep.html and trials.json; `--table` writes only these files anew and trains nothing.
+`--slurm` trains nothing either: it prints a SLURM array script for the samplers random and grid.
 """
 
 import json
@@ -33,7 +33,7 @@ def main() -> None:
     # These imports are late, so that --help and flag errors are fast.
     from efficient_attention.experiments.multi_seed_runs import check_no_seed_override
     from efficient_attention.experiments.search_space import parse_search
-    from efficient_attention.experiments.sweep import make_sweep, run_sweep
+    from efficient_attention.experiments.sweep import make_sweep, read_results, run_sweep
     from efficient_attention.experiments.sweep_report import slurm_script, sweep_table, write_sweep_report
     from efficient_attention.workdir.folder_kind import SWEEP, check_folder_kind_and_parents
 
@@ -57,8 +57,13 @@ def main() -> None:
     if options.slurm:
         if sweep.sampler == 'tpe':
             raise InputError('--slurm needs --sampler random or grid: tpe chooses a trial from the earlier results')
-        words = [word for word in sys.argv[1:] if word not in ('--slurm', '--slurm=true')]
-        print(slurm_script(sweep, [sys.executable, '-m', 'efficient_attention', 'sweep', *words], Path.cwd()), end='')
+        command = [sys.executable, '-m', 'efficient_attention', 'sweep', *sweep_words(options)]
+        print(slurm_script(sweep, command, Path.cwd()), end='')
+        return
+    if options.table:
+        results = read_results(sweep)
+        write_sweep_report(sweep, results)
+        print(sweep_table(sweep, results))
         return
     note_phase(PREPARATION)
     tune_allocator()
@@ -69,6 +74,12 @@ def main() -> None:
     print(json.dumps({'trials': len(results), 'failed': failed}))
     if failed:
         raise RunError(f'{len(failed)} of {sweep.trials} trials failed: {", ".join(map(str, failed))}')
+
+
+def sweep_words(options: flags.FlagValues) -> list[str]:
+    """Returns the given flags as words of a command, except the flags that choose what the command does."""
+    given = [options[name] for name in options if options[name].present and name not in ('slurm', 'table', 'trial')]
+    return [word for flag in given for word in flag.serialize().split('\n')]  # one line per value of a repeated flag
 
 
 def define_flags() -> flags.FlagValues:
@@ -89,5 +100,7 @@ def define_flags() -> flags.FlagValues:
         'mode', None, ['min', 'max'], 'Whether the smallest or the largest value is best.', flag_values=options
     )
     flags.DEFINE_integer('trial', None, 'Train only the trial with this number.', lower_bound=0, flag_values=options)
+    table = 'Train nothing; write the table and page of the trials that have ended.'
+    flags.DEFINE_bool('table', False, table, flag_values=options)
     flags.DEFINE_bool('slurm', False, 'Only print a SLURM array script.', flag_values=options)
     return options

@@ -1,16 +1,11 @@
 """Writes the HTML report of a run, `report.html`: one page with its state, curves, samples, config and environment.
 
-    python -m efficient_attention.workdir.report runs/x
+    efficient-attention report --workdir runs/x
 
 The page is self-contained. It is made only from files of the workdir (`metrics.jsonl`, `samples.jsonl`, `status.json`,
 `config.json`, `environment.json`), at any time, even during the run. A script of the page draws the curves. The content
 security policy of the page allows only this script and forbids every request.
 """
-
-from efficient_attention.processes.signal_thread import catch_stop_signals
-
-if __name__ == '__main__':
-    catch_stop_signals()  # Stop signals are handled before the other imports, which are slow.
 
 import base64
 import datetime
@@ -18,18 +13,15 @@ import hashlib
 import json
 import logging
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import numpy as np
-from absl import flags
 from markupsafe import Markup
 
 from efficient_attention.atomic_files import write_atomically
-from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.config.dict_conversion import default_fields, flatten
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.json_parsing import read_json_file
@@ -86,12 +78,8 @@ def write_report(workdir: Path) -> Path:
     config, status, series = _read_config(workdir / CONFIG_FILE), read_status(workdir), metric_series(lines)
     baselines = unigram_baselines(lines)
     last_step = max(max(line['step'] for line in lines), read_last_saved_step(workdir) or 0)
-    style, script = ((TEMPLATES / name).read_text(encoding='utf-8') for name in ('style.css', 'charts.js'))
     content = {
         'title': workdir.resolve().name,
-        'style': Markup(style),
-        'script': Markup(script),
-        'policy': Markup(_content_security_policy(style, script)),
         'state': _state(status, last_step, flatten(config).get('train.steps')),
         'tiles': _tiles(last_step, series, baselines, status),
         'facts': _facts(status),
@@ -104,6 +92,19 @@ def write_report(workdir: Path) -> Path:
         'terms': _terms(series),
         'written': _time_text(datetime.datetime.now().timestamp()),
     }
+    path = workdir / FILE_NAME
+    write_atomically(path, render_page('page.html', **content))
+    return path
+
+
+def render_page(template: str, **content: Any) -> str:
+    """Returns a self-contained page as HTML, with the style and the chart script that all pages share.
+
+    Args:
+        template: the name of a template in `report_page/`.
+        content: the values that the template reads, besides 'style', 'script' and 'policy'.
+    """
+    style, script = ((TEMPLATES / name).read_text(encoding='utf-8') for name in ('style.css', 'charts.js'))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -111,9 +112,9 @@ def write_report(workdir: Path) -> Path:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    path = workdir / FILE_NAME
-    write_atomically(path, environment.get_template('page.html').render(content))
-    return path
+    policy = Markup(_content_security_policy(style, script))
+    shared = {'style': Markup(style), 'script': Markup(script), 'policy': policy}
+    return environment.get_template(template).render(content | shared)
 
 
 def metric_series(lines: Sequence[Line]) -> dict[str, dict[str, Series]]:
@@ -381,15 +382,3 @@ def _time_text(seconds: float) -> str:
 def _duration_text(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     return f'{minutes // 60:,}:{minutes % 60:02}:{rest:02}'
-
-
-def main() -> None:
-    """Writes the report of the workdir that the command line names, and prints the report's path; raises the same
-    errors as `write_report`.
-    """
-    (workdir,) = parse_flags(sys.argv, options=flags.FlagValues(), words='WORKDIR')
-    print(write_report(Path(workdir)))
-
-
-if __name__ == '__main__':
-    run_command(main)

@@ -4,7 +4,13 @@ import pytest
 
 from configs.common import default_config
 from efficient_attention.errors import InputError
-from efficient_attention.experiments.search_space import SearchedField, grid_points, parse_search, random_point
+from efficient_attention.experiments.search_space import (
+    SearchedField,
+    grid_points,
+    grid_size,
+    parse_search,
+    random_point,
+)
 
 CONFIG = default_config().to_dict()
 
@@ -68,3 +74,12 @@ def test_a_mistake_is_named(texts: list[str], line: str):
 def test_a_grid_needs_lists():
     with pytest.raises(InputError, match='--sampler grid needs a list of values of optimizer.learning_rate, not log'):
         grid_points(parse_search(['optimizer.learning_rate=log(1e-5,1e-3)'], CONFIG))
+
+
+@pytest.mark.parametrize('end', [1_000_000_000, 10**30])
+def test_the_size_of_a_grid_is_computed_without_its_points(end: int):
+    with pytest.raises(InputError, match=rf'--sampler grid: {2 * end:,} trials; at most 10,000'):
+        grid_size((SearchedField('model.layers', 'int', (1, end)), SearchedField('model.heads', 'choice', (1, 2))))
+    assert (
+        grid_size((SearchedField('model.layers', 'int', (1, 5)), SearchedField('model.heads', 'choice', (1, 2)))) == 10
+    )

@@ -11,7 +11,7 @@ import pytest
 from efficient_attention.errors import InputError, RunStopped
 from efficient_attention.experiments import sweep as module
 from efficient_attention.experiments.search_space import parse_search
-from efficient_attention.experiments.sweep import Sweep, make_sweep, run_sweep
+from efficient_attention.experiments.sweep import Sweep, make_sweep, read_results, run_sweep
 from tests.training.tiny_run import get_config, write_corpus
 
 RATE, LAYERS = 'optimizer.learning_rate=log(1e-4,1e-1)', 'model.layers=1,2'
@@ -82,7 +82,28 @@ def test_a_failed_trial_is_named_and_trained_again(tmp_path: Path, trained, caps
         assert 'value' in first and second['error'] == 'InputError: model.heads is 3; it must divide 16'
         assert 'error: trial 1: model.heads is 3' in capsys.readouterr().err
     again = trained()
-    assert all('value' in one for one in run_sweep(sweep)) and [path.name for path in again] == ['trial_001']
+    second = run_sweep(sweep)[1]
+    assert 'value' in second and [path.name for path in again] == ['trial_001']
+    import optuna
+
+    backend = optuna.storages.journal.JournalFileBackend(str(sweep.workdir / module.HISTORY))
+    study = optuna.load_study(storage=optuna.storages.JournalStorage(backend), study_name='sweep')
+    assert study.trials[1].value == second['value'], 'the sampler learns the result'
+
+
+def test_results_are_read_without_training(tmp_path: Path, trained):
+    sweep = sweep_of(tmp_path / 'sweep', LAYERS, 'model.heads=1,2', sampler='grid')
+    with pytest.raises(InputError, match=r'no sweep there \(sweep\.json is missing\)'):
+        read_results(sweep)
+    trained(trial_001=InputError('model.heads is 3'))
+    run_sweep(sweep, only=0)
+    run_sweep(sweep, only=1)
+    before, again = sorted(sweep.workdir.rglob('*')), trained()
+    ok, failed = read_results(sweep)
+    assert ok['value'] == pytest.approx(1.0 + abs(sweep.values['optimizer']['learning_rate'] - 1e-2)) and not again
+    assert failed['number'] == 1 and 'error' in failed and sorted(sweep.workdir.rglob('*')) == before
+    with pytest.raises(InputError, match="has a sweep with mode 'min', now 'max'"):
+        read_results(dataclasses.replace(sweep, mode='max'))
 
 
 def test_one_trial_of_a_grid_is_trained_by_its_number(tmp_path: Path, trained):

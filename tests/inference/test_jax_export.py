@@ -12,12 +12,19 @@ from flax import nnx
 from jax import export
 from safetensors.numpy import load_file, save_file
 
+from efficient_attention.attention.registry import NAMES
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.inference.jax_export import export_jax, exportable_encoder, open_exportable
+from efficient_attention.inference.jax_export import (
+    export_jax,
+    exportable_encoder,
+    exportable_encoder_decoder,
+    open_exportable,
+)
 from efficient_attention.inference.pipeline import pipeline
 from efficient_attention.interop.pretrained import Pretrained
+from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.models.fine_tuning import FineTuningModel
 from tests.inference.test_generate import workdir_of
 from tests.inference.tiny_checkpoint import random_params, random_text, write_checkpoint
@@ -87,11 +94,31 @@ def test_a_classifier_runs_without_this_package(tmp_path: Path):
     assert_close(chances, np.tile([scores[label] for label in described['labels']], (5, 1)), within=WITHIN)
 
 
-@pytest.mark.parametrize('attention', ['longformer(4)', pytest.param('linear', marks=pytest.mark.slow)])
-def test_mechanisms_equal_the_model(tmp_path: Path, attention: str):
+# One text per mechanism for rows of 32 tokens, except local_p, which only cross-attention has.
+TEXTS = {
+    'softmax': 'longformer(4)',
+    'lsh': 'lsh(8, 2)',
+    'favor': 'favor(16)',
+    'linear': 'linear',
+    'sparsemax': 'sparsemax(window(4))',
+    'entmax': 'entmax(window(4))',
+    'hard': 'hard(full)',
+    'linformer': 'linformer(8, 32)',
+    'nystrom': 'nystrom(4)',
+    'induced': 'induced(8)',
+    'sinkhorn': 'sinkhorn(8, 4)',
+    'routing': 'routing(4, 8)',
+    'synthesizer': "synthesizer('dense', 32)",
+}
+
+
+@pytest.mark.parametrize(
+    'name', ['softmax', *(pytest.param(one, marks=pytest.mark.slow) for one in TEXTS if one != 'softmax')]
+)
+def test_every_mechanism_equals_the_model(tmp_path: Path, name: str):
     config = ModelConfig(
-        width=16, heads=2, layers=1, vocab_size=30, max_length=32, attention=attention, attention_dropout_rate=0.0,
-        global_tokens=4 if attention.startswith('longformer') else 0,
+        width=16, heads=2, layers=1, vocab_size=30, max_length=32, attention=TEXTS[name], attention_dropout_rate=0.0,
+        global_tokens=4 if name == 'softmax' else 0, shared_qk=name == 'lsh',
     )  # fmt: skip
     head = HeadConfig(kind='token', outputs=3)
     params = random_params(lambda: FineTuningModel(config, head, rngs=nnx.Rngs(0)))
@@ -101,6 +128,28 @@ def test_mechanisms_equal_the_model(tmp_path: Path, attention: str):
     assert ('is_global' in names) == (config.global_tokens > 0)
     export_jax(model, tmp_path / 'exported')
     inputs = rows_of(3, 32, 30, names)
+    wanted = jax.jit(model.call)(model.params, *inputs.values())
+    found = run_program(tmp_path / 'exported', **inputs)
+    assert_close(found['logits'], np.asarray(wanted['logits']), within=WITHIN)
+
+
+def test_the_texts_name_every_mechanism():
+    assert {*TEXTS, 'local_p'} == {*NAMES}
+
+
+@pytest.mark.slow
+def test_local_p_equals_the_model(tmp_path: Path):
+    config = ModelConfig(
+        width=16, heads=2, layers=1, vocab_size=30, max_length=16, decoder_layers=1, decoder_attention='causal',
+        cross_attention='local_p(2)', attention_dropout_rate=0.0,
+    )  # fmt: skip
+    params = random_params(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)))
+    made = Pretrained(config, HeadConfig(), (), 'text_to_text', '', None, True, lambda: params)
+    model = exportable_encoder_decoder(made, 16)
+    export_jax(model, tmp_path / 'exported')
+    sides = (rows_of(3, 16, 30, ('tokens', 'segments')), rows_of(3, 16, 30, ('tokens', 'segments')))
+    arrays = [array for side in sides for array in side.values()]
+    inputs = dict(zip(model.lengths, arrays, strict=True))
     wanted = jax.jit(model.call)(model.params, *inputs.values())
     found = run_program(tmp_path / 'exported', **inputs)
     assert_close(found['logits'], np.asarray(wanted['logits']), within=WITHIN)

@@ -1,6 +1,7 @@
 """Tests conversion from the command line: folders to folders, longer models, and one line for bad input."""
 
 import runpy
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from efficient_attention.interop.pretrained import open_pretrained
+from efficient_attention.programs.convert import changes_model, define_flags
 from tests.interop.folders import FIXTURES, TEXT_TO_TEXT, copied
+from tests.training.tiny_run import fresh_workdir
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -45,6 +48,36 @@ def test_a_card_is_written_and_the_folder_is_uploaded(call, tmp_path: Path, monk
     assert 'uploaded to https://hub' in call.printed
     assert 'license: "mit"' in (tmp_path / 'out' / 'README.md').read_text()
     open_pretrained(tmp_path / 'out')  # the checksums allow the card
+
+
+@pytest.mark.lenient_promotion  # building a run creates its optimizer
+def test_the_card_claims_metrics_only_of_an_unchanged_model(call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    metrics, workdir = {'step': 0, 'loss': 2.5}, fresh_workdir(tmp_path)
+    monkeypatch.setattr('efficient_attention.interop.model_card.checkpoint_metrics', lambda *_: metrics)
+    for words, library, claims in (
+        ((), 'transformers', True),
+        (('--small',), 'efficient-attention', True),
+        (('--quantize', 'int8'), 'efficient-attention', False),
+    ):
+        code, err = call(workdir, *words)
+        assert code == 0, err
+        card = (tmp_path / 'out' / 'README.md').read_text()
+        assert f'library_name: "{library}"' in card and ('model-index' in card) == claims
+        assert ('before the change: loss 2.5.' in card) == (not claims)
+        shutil.rmtree(tmp_path / 'out')
+
+
+@pytest.mark.parametrize(
+    'word', ['--quantize=int8', '--low_rank=0.9', '--ranks=up=4', '--shrink', '--pattern=full', '--length=9',
+             '--global_tokens=1', '--compressed']
+)  # fmt: skip
+def test_flags_that_change_the_model(word: str):
+    options = define_flags()
+    options(['convert.py', word])
+    assert changes_model(options)
+    unchanged = define_flags()
+    unchanged(['convert.py', '--small', '--license=mit'])
+    assert not changes_model(unchanged)
 
 
 def test_a_bad_repository_name_is_found_before_anything_is_written(call, tmp_path: Path):

@@ -1,10 +1,15 @@
-"""Tests the subcommand `sweep`: the SLURM script, and one line for bad flags before anything trains."""
+"""Tests the subcommand `sweep`: the SLURM script, the table, and one line for bad flags before anything trains."""
 
+import json
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
+from configs.quickstart import get_config
+from efficient_attention.experiments.search_space import parse_search
+from efficient_attention.experiments.sweep import claim_folder, make_sweep
 from efficient_attention.programs.dispatch import run_program
 
 pytestmark = pytest.mark.filterwarnings('ignore:the load_module')  # ml_collections uses load_module
@@ -31,11 +36,43 @@ def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, tmp_path
 LAYERS = ('--search', 'model.layers=1,2', '--metric', 'loss', '--mode', 'min')
 
 
-def test_slurm_prints_a_script_and_trains_nothing(call, tmp_path: Path):
-    code, out, err = call(*LAYERS, '--sampler', 'grid', '--slurm')
-    assert (code, err) == (0, '') and '#SBATCH --array=0-1' in out
-    assert 'efficient_attention sweep' in out and '--search model.layers=1,2' in out and '--slurm' not in out
-    assert not (tmp_path / 'sweep').exists()
+@pytest.mark.parametrize('spelling', [('--slurm',), ('--slurm=True',), ('-slurm=1', '--trial=1')])
+def test_slurm_prints_a_script_and_trains_nothing(call, tmp_path: Path, spelling: tuple[str, ...]):
+    fields = ('--config.train.steps', '7', '--config.model.attention=window(8) | global_tokens(1)', '--search')
+    code, out, err = call(*LAYERS, '--sampler', 'grid', *spelling, *fields, 'model.heads=1,2')
+    assert (code, err) == (0, '') and '#SBATCH --array=0-3' in out
+    assert '-slurm' not in out and '--trial=' not in out and not (tmp_path / 'sweep').exists()
+    command = shlex.split(out.splitlines()[-3])
+    assert command[1:4] == ['-m', 'efficient_attention', 'sweep'] and command[-2:] == [
+        '--trial',
+        '$SLURM_ARRAY_TASK_ID',
+    ]
+    words = [word for word in command[4:-2] if not word.startswith(('--config=', '--workdir='))]
+    assert call(*words, '--slurm') == (0, out, '')  # the words in the script mean the same sweep
+    expected = {
+        '--search=model.layers=1,2',
+        '--search=model.heads=1,2',
+        '--sampler=grid',
+        '--metric=loss',
+        '--mode=min',
+    }
+    expected |= {'--config.train.steps=7', f'--config.model.attention={fields[2].partition("=")[2]}'}
+    assert expected <= set(command)
+
+
+def test_the_table_is_written_without_training(call, tmp_path: Path):
+    code, out, err = call(*LAYERS, '--sampler', 'grid', '--table')
+    assert (code, out) == (2, '') and 'sweep.json is missing' in err and not (tmp_path / 'sweep').exists()
+    values = get_config().to_dict()
+    search = parse_search(['model.layers=1,2'], values)
+    sweep = make_sweep(values, search, tmp_path / 'sweep', sampler='grid', objective=('loss', 'min'))
+    claim_folder(sweep)
+    result = {'number': 0, 'fields': {'model.layers': 1}, 'value': 2.5, 'seeds': {'0': {}}, 'deviation': {}}
+    sweep.result_path(0).write_text(json.dumps(result))
+    sweep.result_path(1).write_text(json.dumps({'number': 1, 'fields': {'model.layers': 2}, 'error': 'RunError: x'}))
+    code, out, err = call(*LAYERS, '--sampler', 'grid', '--table')
+    assert (code, err) == (0, '') and '| 0 | 1 | 2.5000 |' in out and 'failed: RunError: x' in out
+    assert (tmp_path / 'sweep' / 'sweep.html').is_file() and not list((tmp_path / 'sweep').glob('trial_*/'))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Tests of prepare_tfds.py: bad flags in one line; with `make tfds`, a dataset of our own that is read back."""
 
+import importlib.util
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +34,26 @@ def error_of(python: str | Path, arguments: list[str]) -> str:
     ended = subprocess.run([python, SCRIPT, *arguments], cwd=ROOT, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (2, ''), ended.stderr
     return ended.stderr.splitlines()[-1]  # TensorFlow logs lines before.
+
+
+def test_a_dataset_that_google_cloud_has_is_prepared_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """TFDS refuses a folder together with `try_gcs`, if its public bucket has the dataset."""
+    import tensorflow_datasets as tfds
+
+    class Builder:  # stands in for TFDS's builders, which need TensorFlow
+        builder_configs = ('sst2',)
+
+        def __init__(self, **options: object) -> None:
+            self.options = options
+
+        def download_and_prepare(self, download_dir: Path) -> None:
+            self.downloads = download_dir
+
+    monkeypatch.setattr(tfds.core.utils.gcs_utils, 'is_dataset_on_gcs', lambda _: True)
+    monkeypatch.setattr(sys.modules['tensorflow_datasets.core.load'], 'builder_cls', lambda _: Builder)
+    monkeypatch.setattr(importlib.util, 'find_spec', lambda name: name)
+    builder = runpy.run_path(str(ROOT / SCRIPT))['prepare']('glue/sst2', tmp_path, 'array_record')
+    assert builder.options['data_dir'] == tmp_path and builder.downloads == tmp_path / 'downloads'
 
 
 @pytest.mark.slow

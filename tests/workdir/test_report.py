@@ -8,13 +8,14 @@ import math
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from efficient_attention.errors import InputError, RunError, RunStopped
 from efficient_attention.workdir.environment import write_environment
 from efficient_attention.workdir.metrics import MetricsLog
-from efficient_attention.workdir.report import main, metric_series, thin_curve, unigram_baselines, write_report
+from efficient_attention.workdir.report import metric_series, thin_curve, unigram_baselines, write_report
 from efficient_attention.workdir.run_status import record_end, record_start
 from efficient_attention.workdir.samples_log import append_samples
 
@@ -181,19 +182,20 @@ def test_the_page_shows_the_newest_samples_first(workdir):
 def test_the_script_draws_every_chart_of_a_page(workdir, tmp_path):
     """Runs the page's script with a stand-in for the browser, which counts what it makes."""
     page = page_of(workdir)
-    (tmp_path / 'run.js').write_text(BROWSER + page.code['script'] + '\nconsole.log(JSON.stringify(made));')
-
-    def made(*words: str) -> dict[str, int]:
-        command = ['node', str(tmp_path / 'run.js'), page.code['data'], *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    drawn, used = made(), made('used')
+    drawn, used = draw(page, tmp_path), draw(page, tmp_path, 'used')
     assert drawn['svg'] == drawn['figure'] == 3
     assert drawn['path'] == 4 and drawn['button'] == 2
     # The log scale draws its two charts again, and the pointer marks a point of each curve.
     assert used['path'] == 4 + 3 and used['circle'] == drawn['circle'] + 7 + 4
+
+
+def draw(page: Page, folder: Path, *words: str) -> dict[str, int]:
+    """Runs a page's script; returns how many elements of each tag it makes."""
+    (folder / 'run.js').write_text(BROWSER + page.code['script'] + '\nconsole.log(JSON.stringify(made));')
+    command = ['node', str(folder / 'run.js'), page.code['data'], *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 # A document whose elements only remember their attributes.
@@ -251,9 +253,3 @@ def test_an_empty_workdir_and_a_damaged_config_are_named(tmp_path, workdir):
     (workdir / 'config.json').write_text('{')
     with pytest.raises(InputError, match=r'config\.json is not JSON: '):
         write_report(workdir)
-
-
-def test_the_command_prints_the_path(workdir, capsys, monkeypatch):
-    monkeypatch.setattr('sys.argv', ['report.py', str(workdir)])
-    main()
-    assert capsys.readouterr().out == f'{workdir / "report.html"}\n'

@@ -56,13 +56,19 @@
     });
   }
 
+  const cut = (text, most) => text.length > most ? `${text.slice(0, Math.max(1, most - 1))}…` : text;
+
+  // A curve over training steps, or with `chart.axis` one point per trial over the values of a field.
   function draw(parent, chart) {
     const figure = element(parent, 'figure'), caption = element(figure, 'figcaption', {}, chart.title);
     if (chart.unit) element(caption, 'span', {}, chart.unit);
     const known = chart.lines.flatMap(line => [...line.values, ...(line.low ?? []), ...(line.high ?? [])]).filter(one => one !== null);
     if (chart.baseline !== null) known.push(chart.baseline);
     const least = known.reduce((a, b) => Math.min(a, b), Infinity), most = known.reduce((a, b) => Math.max(a, b), -Infinity);
-    const last = chart.lines.reduce((a, line) => Math.max(a, line.steps.at(-1) ?? 0), 1);
+    const axis = chart.axis ?? {label: 'step', low: 0, high: chart.lines.reduce((a, line) => Math.max(a, line.steps.at(-1) ?? 0), 1)};
+    if (axis.low === axis.high) [axis.low, axis.high] = axis.is_log ? [axis.low / 2, axis.high * 2] : [axis.low - 1, axis.high + 1];
+    const across = axis.is_log ? Math.log : value => value;
+    const x = step => LEFT + (WIDTH - LEFT - RIGHT) * (across(step) - across(axis.low)) / (across(axis.high) - across(axis.low));
     const legend = element(figure, 'div', {class: 'legend'});
     chart.lines.forEach((line, i) => {
       const entry = element(legend, 'span');
@@ -74,7 +80,7 @@
       element(entry, 'i', {class: 'dashed'}).style.color = 'var(--faint)';
       entry.append('unigram model');
     }
-    const svg = element(figure, 'svg', {viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: 'img', 'aria-label': `${chart.title} by step`});
+    const svg = element(figure, 'svg', {viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: 'img', 'aria-label': chart.axis ? chart.title : `${chart.title} by step`});
     let isLog = false;
 
     function render() {
@@ -85,15 +91,16 @@
       const room = isLog ? 0 : (high - low) * 0.05;
       const bottom = !isLog && least >= 0 && low - room < 0 ? 0 : low - room, top = high + room;
       const scale = isLog ? Math.log : value => value;
-      const x = step => LEFT + (WIDTH - LEFT - RIGHT) * step / last;
       const y = value => HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (scale(value) - scale(bottom)) / (scale(top) - scale(bottom));
       for (const value of isLog ? logTicks(low, high) : ticks(bottom, top, 4)) {
         element(svg, 'line', {x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value), stroke: 'var(--line)'});
         element(svg, 'text', {x: LEFT - 8, y: y(value) + 4, 'text-anchor': 'end'}, short(value));
       }
-      for (const step of ticks(0, last, 5).filter(Number.isInteger))
-        element(svg, 'text', {x: x(step), y: HEIGHT - 18, 'text-anchor': 'middle'}, short(step));
-      element(svg, 'text', {x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 3, 'text-anchor': 'middle'}, 'step');
+      const places = axis.is_log ? logTicks(axis.low, axis.high) : ticks(axis.low, axis.high, 5);
+      const marked = axis.names ? axis.names.map((_, i) => i) : chart.axis ? places : places.filter(Number.isInteger);
+      for (const step of marked)
+        element(svg, 'text', {x: x(step), y: HEIGHT - 18, 'text-anchor': 'middle'}, axis.names ? cut(axis.names[step], 66 / axis.names.length) : short(step));
+      element(svg, 'text', {x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 3, 'text-anchor': 'middle'}, axis.label);
       if (chart.baseline !== null)
         element(svg, 'line', {x1: LEFT, x2: WIDTH - RIGHT, y1: y(chart.baseline), y2: y(chart.baseline), stroke: 'var(--faint)', 'stroke-dasharray': '5 4'});
       const path = (steps, values) => {
@@ -112,6 +119,10 @@
           const edge = (numbers, values) => numbers.map(k => `${x(line.steps[k]).toFixed(1)} ${y(values[k]).toFixed(1)}`).join('L');
           const band = `M${edge(inside, line.high)}L${edge([...inside].reverse(), line.low)}Z`;
           if (inside.length) element(svg, 'path', {d: band, fill: colour, opacity: 0.18});
+        }
+        if (chart.axis) {
+          line.steps.forEach((step, k) => element(svg, 'circle', {cx: x(step), cy: y(line.values[k]), r: 4, fill: colour}));
+          return;
         }
         const isSmoothed = !chart.exact && line.values.length >= SMOOTHED_FROM;
         if (isSmoothed) element(svg, 'path', {...style, d: path(line.steps, line.values), opacity: 0.3, 'stroke-width': 1});
@@ -141,11 +152,11 @@
     svg.addEventListener('pointerleave', leave);
     svg.addEventListener('pointermove', event => {
       leave();
-      const box = svg.getBoundingClientRect(), at = ((event.clientX - box.left) / box.width * WIDTH - LEFT) / (WIDTH - LEFT - RIGHT) * last;
+      const box = svg.getBoundingClientRect(), at = (event.clientX - box.left) / box.width * WIDTH;
       const near = chart.lines.map((line, i) => {
         let best = -1;
         line.steps.forEach((step, k) => {
-          if (line.values[k] !== null && (best < 0 || Math.abs(step - at) < Math.abs(line.steps[best] - at))) best = k;
+          if (line.values[k] !== null && (best < 0 || Math.abs(x(step) - at) < Math.abs(x(line.steps[best]) - at))) best = k;
         });
         return {line, i, best};
       }).filter(({best}) => best >= 0);
@@ -154,7 +165,8 @@
         marks.push(element(svg, 'circle', {cx: svg.pointer.x(line.steps[best]), cy: svg.pointer.y(line.values[best]), r: 4, fill: `var(--c${i % 8})`}));
       tip.textContent = near.map(({line, best}) => {
         const band = line.low ? ` (${long(line.low[best])} to ${long(line.high[best])})` : '';
-        return `${line.label}, step ${line.steps[best].toLocaleString('en')}: ${long(line.values[best])}${band}`;
+        const name = line.names?.[best] ?? `${line.label}, step ${line.steps[best].toLocaleString('en')}`;
+        return `${name}: ${long(line.values[best])}${band}`;
       }).join('\n');
       tip.hidden = false;
       const inFigure = figure.getBoundingClientRect();
