@@ -37,7 +37,7 @@ linkcheck_anchors = False  # hosts add many anchors in the browser only
 html_theme = 'furo'
 html_static_path = ['static']
 html_css_files = ['site.css']
-html_show_sphinx = False
+html_show_sphinx = html_show_copyright = False
 html_copy_source = False
 
 myst_heading_anchors = 4
@@ -108,7 +108,8 @@ def check_tutorial_times(app, env):  # noqa: ARG001  Sphinx gives both
     print('\n'.join(f'[docs] {name}: {seconds:.0f} s' for name, seconds in times.items()), flush=True)
     print(f'[docs] tutorials together: {sum(times.values()):.0f} s, limit {TUTORIALS_LIMIT} s', flush=True)
     if sum(times.values()) > TUTORIALS_LIMIT:
-        logging.getLogger(__name__).warning('tutorials run for more than %d s together', TUTORIALS_LIMIT)
+        line = 'tutorials run for more than %d s together; without build/notebooks, the next build measures them again'
+        logging.getLogger(__name__).warning(line, TUTORIALS_LIMIT)
 
 
 def setup(app):

@@ -10,6 +10,7 @@ import importlib
 import inspect
 import re
 import shutil
+import textwrap
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -123,14 +124,18 @@ def api_entry(name: str) -> str:
 
 
 def signature(function: Any) -> str:
-    """Returns the parameters of a function with overloads, as its source has them; '' without overloads.
+    """Returns the parameters of a function with overloads, or of a model, as the source has them; '' for others.
 
-    Sphinx would show the overloads, which have no shapes.
+    Sphinx would show the overloads, which have no shapes, and the parameters of the metaclass of Flax's modules.
     """
-    if not typing.get_overloads(function):
+    is_model = getattr(function, '__name__', '') in MODELS
+    if not typing.get_overloads(function) and not is_model:
         return ''
-    defined = ast.parse(inspect.getsource(function)).body[0]
+    source = inspect.getsource(function.__init__ if is_model else function)
+    defined = ast.parse(textwrap.dedent(source)).body[0]
     assert isinstance(defined, ast.FunctionDef)
+    if is_model:
+        del defined.args.args[0]  # self
     returned = f' -> {ast.unparse(defined.returns)}' if defined.returns else ''
     return f'({ast.unparse(defined.args)}){returned}'
 

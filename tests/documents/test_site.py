@@ -26,6 +26,7 @@ def test_the_api_page_has_every_public_name_once():
     assert "attend(query: Float[Array, 'B L H K'], key: Float[Array, 'B M G K']" in page
     assert re.search('^    B batch rows', page, re.MULTILINE)
     assert page.count(':special-members: __call__') == 3  # the models
+    assert 'autoclass:: efficient_attention.Encoder(config: ModelConfig' in page
     assert 'autoclass:: efficient_attention.inference.load.LoadedTokenizer' in page
 
 
