@@ -13,7 +13,8 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help quickstart test test-fast test-all lint format docs lock peers plan beam tfds clean install-run install-test
+.PHONY: help quickstart test test-fast test-all lint format docs lock peers plan beam tfds linkcheck clean install-run install-test \
+  install-docs
 
 install = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-input
 
@@ -53,18 +54,24 @@ format: .venv-lint/.lint  ## rewrite the files as `make lint` wants them
 	@.venv-lint/bin/ruff check --fix .
 	@.venv-lint/bin/ruff format .
 
-# Sphinx makes every warning an error, such as a link or an anchor that does not exist. Tutorials that have changed run in
-# the build; their results stay in build/notebooks, their compiled programs in cache/programs.
+# Sphinx makes every warning an error, such as a link or an anchor that does not exist. Tutorials run in the build if they
+# or the package have changed; their results stay in build/notebooks, their compiled programs in cache/programs.
 docs: .venv-docs/.docs  ## build the site and run its tutorials: build/docs/index.html (minutes)
 	@JAX_PLATFORMS=$${JAX_PLATFORMS:-cpu} \
 	  JAX_COMPILATION_CACHE_DIR=$${JAX_COMPILATION_CACHE_DIR:-$(CURDIR)/cache/programs} \
 	  .venv-docs/bin/python -m sphinx --fail-on-warning --quiet -d build/doctrees docs build/docs
 	@echo 'built build/docs/index.html'
 
+linkcheck: docs  ## build the site, then check its links to other sites (needs a network)
+	@.venv-docs/bin/python -m sphinx --builder linkcheck --quiet -d build/doctrees docs build/linkcheck
+
 install-run: $(VENV)/.run
 	@:
 
 install-test: $(VENV)/.test
+	@:
+
+install-docs: .venv-docs/.docs
 	@:
 
 # ---- environments: a stamp file is newer than its lock file if the environment has the packages of that lock ----

@@ -13,6 +13,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / 'docs')]
 os.environ['PYTHONPATH'] = str(ROOT)  # for the tutorials, whose code runs in another process
 
 import site_pages  # noqa: E402  it is next to this file
+from myst_nb.sphinx_ import NbMetadataCollector  # noqa: E402
+from sphinx.pycode import ModuleAnalyzer  # noqa: E402
+from sphinx.util import logging  # noqa: E402
 
 import efficient_attention  # noqa: E402
 
@@ -24,11 +27,17 @@ html_title = f'efficient-attention {release}'
 extensions = ['myst_nb', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon', 'sphinx_copybutton']
 exclude_patterns = ['results/data', 'tutorials/colab']
 nitpicky = True
-nitpick_ignore_regex = [('py:.*', '.*')]  # most types are of other libraries, whose pages a build cannot read offline
+# Types in signatures without a page here: of other libraries, and internal ones that users do not name.
+INTERNAL_TYPES = (
+    'AnyModel|AttendKeywords|AttentionOperands|CompressedMemory|Context|DecoderOptions|DistillationActivations|'
+    'EncodedSource|EncoderOptions|EvalOptions|LayerActivations|Pattern|PipelineOptions|SegmentMemory|StateMemory'
+)
+nitpick_ignore_regex = [('py:.*', rf'(?!efficient_attention\b).*|efficient_attention\..*\.({INTERNAL_TYPES})')]
+linkcheck_anchors = False  # hosts add many anchors in the browser only
 html_theme = 'furo'
 html_static_path = ['static']
 html_css_files = ['site.css']
-html_show_sphinx = False
+html_show_sphinx = html_show_copyright = False
 html_copy_source = False
 
 myst_heading_anchors = 4
@@ -41,13 +50,16 @@ python_maximum_signature_line_length = 88
 napoleon_use_rtype = False
 napoleon_use_ivar = True
 
-nb_execution_mode = 'cache'  # runs a tutorial if its code has changed; remove the folder to run all
-nb_execution_cache_path = str(ROOT / 'build' / 'notebooks')
+nb_execution_mode = 'cache'  # runs a tutorial again if its code, or a source of the package, has changed
+nb_execution_cache_path = str(ROOT / 'build' / 'notebooks' / site_pages.hash_of_sources())
 nb_execution_in_temp = True  # each tutorial writes its runs into a folder of its own
 nb_execution_timeout = 600  # seconds per cell, for a machine with other load
 nb_execution_raise_on_error = True
 nb_merge_streams = True
 copybutton_exclude = '.linenos, .gp'
+
+# Seconds of all tutorials together, as recorded when each one ran: 300 s, times two for slow or busy machines.
+TUTORIALS_LIMIT = 600
 
 SITE_PAGES = {f'{name}.md': f'/generated/{name.lower()}.md' for name in site_pages.PROJECT_PAGES}
 
@@ -70,8 +82,41 @@ def keep_indented_lines(app, what, name, obj, options, lines):  # noqa: ARG001  
             lines[place:place] = ['::', '']
 
 
+def link_to_public_name(app, env, node, contnode):
+    """Links a type in a signature, whose name may have its module, to its entry on the API page."""
+    module, _, name = node.get('reftarget', '').rpartition('.')
+    if node.get('refdomain') != 'py' or name not in efficient_attention.__all__:
+        return None
+    if module and not module.startswith('efficient_attention.'):
+        return None
+    target = f'efficient_attention.{name}'
+    return env.get_domain('py').resolve_xref(env, node['refdoc'], app.builder, 'obj', target, node, contnode)
+
+
+def hide_overloads():
+    """Makes Sphinx show the signature that the API page gives, with shapes, in place of the overloads."""
+    for module in {f'efficient_attention.{module}' for module in efficient_attention._PUBLIC.values()}:
+        analyzer = ModuleAnalyzer.for_module(module)  # Sphinx keeps it, and reads the overloads from it
+        analyzer.analyze()
+        analyzer.overloads.clear()
+
+
+def check_tutorial_times(app, env):  # noqa: ARG001  Sphinx gives both
+    """Prints the time of each tutorial, and warns if all together exceed the limit."""
+    records = ((name, found.get('exec_data')) for name, found in sorted(NbMetadataCollector.get_doc_data(env).items()))
+    times = {name: record['runtime'] or 0.0 for name, record in records if record}
+    print('\n'.join(f'[docs] {name}: {seconds:.0f} s' for name, seconds in times.items()), flush=True)
+    print(f'[docs] tutorials together: {sum(times.values()):.0f} s, limit {TUTORIALS_LIMIT} s', flush=True)
+    if sum(times.values()) > TUTORIALS_LIMIT:
+        line = 'tutorials run for more than %d s together; without build/notebooks, the next build measures them again'
+        logging.getLogger(__name__).warning(line, TUTORIALS_LIMIT)
+
+
 def setup(app):
     """Writes the generated pages before Sphinx looks for pages."""
+    hide_overloads()
     app.connect('builder-inited', lambda _: site_pages.write_pages(ROOT / 'docs' / 'generated'))
     app.connect('source-read', link_to_site)
     app.connect('autodoc-process-docstring', keep_indented_lines)
+    app.connect('missing-reference', link_to_public_name)
+    app.connect('env-updated', check_tutorial_times)

@@ -5,10 +5,12 @@
 
 import ast
 import dataclasses
+import hashlib
 import importlib
 import inspect
 import re
 import shutil
+import textwrap
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +24,7 @@ from efficient_attention.errors import one_line
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT_PAGES = ('README', 'CONTRIBUTING', 'CHANGELOG', 'SECURITY')
-SHOWN = 4  # values or links that a cell of a table shows at most
+SHOWN = 4  # values or links that a cell of a table shows at most; a click shows more
 # Headings of the API page, and the start of the modules that define their names. The first one that fits is taken.
 API_GROUPS = {
     'Patterns': r'attention\.(patterns|parsing)\b',
@@ -31,6 +33,8 @@ API_GROUPS = {
     'Models': r'(models|config)\b',
     'Training, evaluation, inference and errors': '',
 }
+MODELS = ('Encoder', 'Decoder', 'EncoderDecoder')
+LOADED = ('Loaded', 'LoadedTokenizer')  # what `load` returns
 CONFIG_FIELDS = 'Its fields are in the [config reference](config.md#group-model).'
 CITATION = re.compile(
     r'[A-Z][\w-]+ (?:et al\.|& [A-Z]\w+) (?:\d{4})(?:,? \(?arXiv \d{4}\.\d{5})?|\(arXiv \d{4}\.\d{5}\)'
@@ -53,6 +57,7 @@ def project_page(name: str) -> str:
     """Returns README.md or one of its neighbours, with links that fit the site."""
     text = (ROOT / f'{name}.md').read_text(encoding='utf-8')
     text = text.replace('](docs/results)', '](results.md)')
+    text = re.sub(r'\[([^\]]+)\]\((\w+)\)', lambda link: link[1] if (ROOT / link[2]).is_dir() else link[0], text)
     text = re.sub(r'\]\(docs/', '](../', text)
     return re.sub(r'\]\((?!\.\.|\w+:|#|results)([^)]*)\)', r'](../../\1)', text)
 
@@ -63,6 +68,17 @@ def results_page() -> str:
     names = '\n'.join(f'../results/{path.name}' for path in paths)
     about = 'Each section has its commands, the date and the machine, or the source of published figures.'
     return f'# Results\n\n{about}\n\n```{{toctree}}\n:maxdepth: 2\n\n{names}\n```\n'
+
+
+def hash_of_sources(root: Path = ROOT) -> str:
+    """Returns a hash of all sources that a tutorial runs: the package, the configs, and the locked versions."""
+    paths = [path for folder in ('efficient_attention', 'configs') for path in sorted((root / folder).rglob('*'))]
+    digest = hashlib.sha256()
+    for path in [*paths, root / 'requirements' / 'docs.txt']:
+        if path.is_file() and '__pycache__' not in path.parts:
+            digest.update(f'{path.relative_to(root).as_posix()}\0{path.stat().st_size}\0'.encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 # ---- API ----
@@ -94,21 +110,32 @@ def api_entry(name: str) -> str:
     """Returns the directive that documents one public name."""
     found = getattr(efficient_attention, name)
     kind = 'class' if inspect.isclass(found) else 'function'
-    options = '   :members:\n' if name in ('Encoder', 'Decoder', 'EncoderDecoder', 'Lengths') else ''
+    options = '   :members:\n' if name in (*MODELS, 'Lengths') else ''
+    options += '   :special-members: __call__\n' if name in MODELS else ''
     directive = f'.. auto{kind}:: efficient_attention.{name}{signature(found)}'
     entry = f'### {name}\n\n```{{eval-rst}}\n{directive}\n{options}```'
+    if name == 'load':
+        entry += ''.join(
+            f'\n\n#### {result}\n\n```{{eval-rst}}\n.. autoclass:: efficient_attention.inference.load.{result}()\n'
+            '   :members:\n```'
+            for result in LOADED
+        )
     return f'{entry}\n\n{CONFIG_FIELDS}' if name == 'ModelConfig' else entry
 
 
 def signature(function: Any) -> str:
-    """Returns the parameters of a function with overloads, as its source has them; '' without overloads.
+    """Returns the parameters of a function with overloads, or of a model, as the source has them; '' for others.
 
-    Sphinx would show the overloads, which have no shapes.
+    Sphinx would show the overloads, which have no shapes, and the parameters of the metaclass of Flax's modules.
     """
-    if not typing.get_overloads(function):
+    is_model = getattr(function, '__name__', '') in MODELS
+    if not typing.get_overloads(function) and not is_model:
         return ''
-    defined = ast.parse(inspect.getsource(function)).body[0]
+    source = inspect.getsource(function.__init__ if is_model else function)
+    defined = ast.parse(textwrap.dedent(source)).body[0]
     assert isinstance(defined, ast.FunctionDef)
+    if is_model:
+        del defined.args.args[0]  # self
     returned = f' -> {ast.unparse(defined.returns)}' if defined.returns else ''
     return f'({ast.unparse(defined.args)}){returned}'
 
@@ -161,7 +188,9 @@ def config_page(configs: list[ConfigFile]) -> str:
     parts = [
         '# Config fields',
         'Each table shows one group of fields. The command line sets a field with `--config.<group>.<field>=<value>`. '
-        'The meaning includes the unit and the allowed values. The last column names configs with another value.',
+        'The meaning is the whole comment of the code, with the unit and the allowed values. '
+        'The last column lists all configs with another value, and the paper of each config. '
+        'A config links to [its record](papers.md).',
         '## No group\n\n' + table([row(configs, ('task',), kinds['task'], defaults['task'], comments['task'])]),
     ]
     for group, kind in kinds.items():
@@ -202,16 +231,29 @@ def other_values(configs: list[ConfigFile], path: tuple[str, ...], default: Any)
             if value != default and config.name not in names:
                 names.append(config.name)
     listed = sorted(((value, names) for value, names in found.items() if names), key=lambda one: -len(one[1]))
-    shown = [f'{value}: {files(names)}' for value, names in listed[:SHOWN]]
-    shown += [f'{len(listed) - SHOWN} more values'] if len(listed) > SHOWN else []
-    return '<br>'.join(shown)
+    papers = {config.name: paper(config.text).partition(',')[0] for config in configs}
+    lines = [files(value, {name: papers[name] for name in names}) for value, names in listed]
+    rest = [folded(f'{len(lines) - SHOWN} more values', joined(lines[SHOWN:]))] if len(lines) > SHOWN else []
+    return joined(lines[:SHOWN] + rest)
 
 
-def files(names: list[str]) -> str:
-    """Returns links to the entries of config files, or their number where there are many."""
-    if len(names) > 3:
-        return f'{len(names)} configs'
-    return ', '.join(f'[{name.removeprefix("configs/")}](papers.md#{anchor(name)})' for name in names)
+def joined(lines: list[str]) -> str:
+    """Returns the lines of a cell; a folded line needs no line break."""
+    return '<br>'.join(lines).replace('</details><br>', '</details>')
+
+
+def files(value: str, papers: dict[str, str]) -> str:
+    """Returns a value with links to the entries of its config files, each with its paper; many are folded."""
+    links = '; '.join(
+        f'[{name.removeprefix("configs/")}](papers.md#{anchor(name)})' + ('' if title == '-' else f' {title}')
+        for name, title in papers.items()
+    )
+    return folded(f'{value}: {len(papers)} configs', links) if len(papers) > SHOWN else f'{value}: {links}'
+
+
+def folded(title: str, text: str) -> str:
+    """Returns text that a click on its title shows."""
+    return f'<details><summary>{title}</summary>{text}</details>'
 
 
 def anchor(name: str) -> str:
@@ -239,7 +281,8 @@ def papers_page(configs: list[ConfigFile]) -> str:
         '# Papers, configs and measurements',
         'Each config file is one experiment. The table names the first paper of its docstring. '
         '*Measured* links the results whose commands use the config. Below the table stands the record of each config: '
-        'its commands, recipe, and what was measured.',
+        'its commands, recipe, and what was measured. '
+        'In a checkout, `python train.py` is the same as `efficient-attention train`.',
         '| paper | config and command | measured |\n|---|---|---|\n'
         + '\n'.join(
             f'| {paper(config.text)} | [{config.name.removeprefix("configs/")}](#{anchor(config.name)})<br>'
@@ -263,8 +306,10 @@ def paper(text: str) -> str:
 
 
 def command(text: str) -> str:
-    """Returns the first training command of a docstring."""
-    return re.search(r'python (train\.py .*)', re.sub(r'\s*\\\n\s*', ' ', text))[1]  # type: ignore[index]
+    """Returns the first training command of a docstring, as one types it after an installation."""
+    found = re.search(r'python train\.py (--config[ =])configs/(.*)', re.sub(r'\s*\\\n\s*', ' ', text))
+    assert found
+    return f'efficient-attention train {found[1]}{" ".join(found[2].split())}'
 
 
 def measurements(config: ConfigFile) -> list[str]:

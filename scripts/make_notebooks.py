@@ -22,10 +22,16 @@ from efficient_attention.commands.command_line import parse_flags, run_command
 
 TUTORIALS = Path(__file__).resolve().parents[1] / 'docs' / 'tutorials'
 CELL = re.compile(r'^```\{code-cell\}[^\n]*\n(.*?)^```\n', re.MULTILINE | re.DOTALL)
-SET_UP = """# In Colab, remove the comment signs below, and write the address of this repository.
-# !git clone <address of this repository> efficient-attention
-# %cd efficient-attention
-# %pip install --quiet '.[train]' treescope"""
+# The first code cell. No address of the package is known here, so a user of Colab gives one.
+SET_UP = """import importlib.util
+
+# In Colab: write where the package is between the quotes. Examples: git+https://<host>/<user>/efficient-attention,
+# or, after an upload of the wheel, file:///content/efficient_attention-<version>-py3-none-any.whl
+PACKAGE = ''
+if PACKAGE:
+    %pip install --quiet "efficient-attention[train] @ {PACKAGE}" treescope
+elif importlib.util.find_spec('efficient_attention') is None:
+    raise SystemExit('efficient-attention is not installed: write its address into PACKAGE, and run this cell again')"""
 
 
 def main() -> None:
