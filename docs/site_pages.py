@@ -50,7 +50,7 @@ def write_pages(folder: Path) -> None:
 
 
 def project_page(name: str) -> str:
-    """Returns README.md or one of its neighbours, with links that fit the site."""
+    """Returns README.md, or another top-level Markdown file, with links rewritten for the site."""
     text = (ROOT / f'{name}.md').read_text(encoding='utf-8')
     text = text.replace('](docs/results)', '](results.md)')
     text = re.sub(r'\]\(docs/', '](../', text)
@@ -101,9 +101,9 @@ def api_entry(name: str) -> str:
 
 
 def signature(function: Any) -> str:
-    """Returns the parameters of a function with overloads, as its source has them; '' without overloads.
+    """Returns the parameters of an overloaded function as its source has them; '' for a function without overloads.
 
-    Sphinx would show the overloads, which have no shapes.
+    Sphinx would show the overloads, whose annotations lack array shapes.
     """
     if not typing.get_overloads(function):
         return ''
@@ -118,7 +118,13 @@ def signature(function: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ConfigFile:
-    """A file of configs/: its path, docstring, and its values by the argument after the colon."""
+    """A file of configs/.
+
+    Attributes:
+        path: its path.
+        text: its docstring.
+        values: argument after the colon, such as 'sst2' in 'glue.py:sst2' ('' = none) -> values of the config.
+    """
 
     path: Path
     text: str
@@ -137,7 +143,10 @@ def read_configs() -> list[ConfigFile]:
 
 
 def read_config(path: Path) -> ConfigFile:
-    """Returns a config file with the values of its default argument, and of each argument that its error lists."""
+    """Returns a config file with its values for all arguments, also for the default argument.
+
+    The file's error message for an unknown argument lists the known arguments.
+    """
     module = importlib.import_module('.'.join(path.relative_to(ROOT).with_suffix('').parts))
     arguments = ['']
     if inspect.signature(module.get_config).parameters:
@@ -215,17 +224,17 @@ def files(names: list[str]) -> str:
 
 
 def anchor(name: str) -> str:
-    """Returns the target of a config file on the page of papers."""
+    """Returns the link anchor of a config file's entry on the page of papers."""
     return name.removesuffix('.py').replace('/', '-').replace('_', '-')
 
 
 def code(text: str) -> str:
-    """Returns inline code that a table can hold."""
+    """Returns a text as inline code, escaped for a table cell."""
     return '`' + text.replace('|', '\\|') + '`'
 
 
 def escaped(text: str) -> str:
-    """Returns a comment of the code as Markdown: nothing in it is markup, a link or the end of a table cell."""
+    """Returns a code comment with its Markdown characters escaped, for a table cell."""
     return re.sub(r'([\\|<>*\[\]$])', r'\\\1', text)
 
 
@@ -233,13 +242,13 @@ def escaped(text: str) -> str:
 
 
 def papers_page(configs: list[ConfigFile]) -> str:
-    """Returns the table from papers to configs and measurements, and the record of each config."""
+    """Returns the papers page: a table of papers, configs and measurements, then an entry per config."""
     measured = {config.name: measurements(config) for config in configs}
     lines = [
         '# Papers, configs and measurements',
         'Each config file is one experiment. The table names the first paper of its docstring. '
-        '*Measured* links the results whose commands use the config. Below the table stands the record of each config: '
-        'its commands, recipe, and what was measured.',
+        '*Measured* links the results whose commands use the config. Below the table, each config has an entry: '
+        'its commands, recipe and measurements.',
         '| paper | config and command | measured |\n|---|---|---|\n'
         + '\n'.join(
             f'| {paper(config.text)} | [{config.name.removeprefix("configs/")}](#{anchor(config.name)})<br>'
@@ -268,11 +277,9 @@ def command(text: str) -> str:
 
 
 def measurements(config: ConfigFile) -> list[str]:
-    """Returns links to the record of a config, if it has runs, and to the results whose commands use the config."""
+    """Returns links to the runs of a config in its docstring, and to the results whose commands use the config."""
     links = (
-        [f'[its record](#{anchor(config.name)})']
-        if re.search(r'^(An? )?[Rr]uns? of ', config.text, re.MULTILINE)
-        else []
+        [f'[its runs](#{anchor(config.name)})'] if re.search(r'^(An? )?[Rr]uns? of ', config.text, re.MULTILINE) else []
     )
     for path in sorted((ROOT / 'docs' / 'results').glob('*.md')):
         heading = title = ''

@@ -41,7 +41,7 @@ def find_config(text: str) -> str:
 
 
 def find_config_arguments(arguments: list[str]) -> Iterator[str]:
-    """Yields the words of a command line, in which the value of --config is the path that `find_config` returns."""
+    """Yields the arguments of a command line; the value of --config is replaced by the path from `find_config`."""
     before = ''
     for word in arguments:
         flag, equals, value = word.partition('=')
@@ -78,8 +78,8 @@ def has_get_config(tree: ast.Module) -> bool:
 def make_configs_importable(*, is_first: bool) -> None:
     """Makes `from configs.common import ...` find the package's configs, also outside of a checkout.
 
-    A folder named configs/ elsewhere on Python's path stays importable. `is_first` says which of the two wins if both
-    have a file of the same name: the package's own configs need their own files, a user's config needs the user's.
+    A folder named configs/ elsewhere on Python's path stays importable. With `is_first`, the package's folder is
+    searched before the other folder. The order matters only if both folders have a file of the same name.
     """
     found = importlib.util.find_spec('configs')
     others = [place for place in (found and found.submodule_search_locations) or [] if Path(place) != CONFIGS]

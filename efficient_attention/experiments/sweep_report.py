@@ -39,9 +39,7 @@ def ranked(sweep: Sweep, results: Sequence[Result]) -> list[Result]:
 
 
 def table_rows(sweep: Sweep, results: Sequence[Result]) -> list[list[str]]:
-    """Returns the rows of a sweep's table: the heads, the successful trials from best to worst, and the failed
-    trials.
-    """
+    """Returns the rows of a sweep's table: the header, the successful trials from best to worst, the failed trials."""
     names = [field.name for field in sweep.search]
     rows = [['trial', *names, f'{sweep.metric} ({sweep.mode})']]
     for one in ranked(sweep, results):
@@ -72,7 +70,7 @@ def sweep_sentence(sweep: Sweep, results: Sequence[Result]) -> str:
 
 
 def sweep_page(sweep: Sweep, results: Sequence[Result]) -> str:
-    """Returns a page as HTML: the table, the best trial's fields as flags, and a chart of the metric per field."""
+    """Returns an HTML page: the best trial's fields as flags, the table, and one chart per field."""
     heads, *rows = [[escape(cell) for cell in row] for row in table_rows(sweep, results)]
     table = ''.join(f'<tr>{"".join(f"<td>{cell}</td>" for cell in row)}</tr>' for row in rows)
     parts = [f'<p>{escape(sweep_sentence(sweep, results))}</p>']
@@ -91,7 +89,7 @@ def field_flags(result: Result) -> str:
 
 
 def field_chart(sweep: Sweep, results: Sequence[Result], name: str) -> str:
-    """Returns a chart as SVG: one point per trial, the value of a field by the metric; '' without trials."""
+    """Returns an SVG scatter chart of a field's value (across) and the metric (up) per trial; '' without trials."""
     if not results:
         return ''
     field = next(one for one in sweep.search if one.name == name)

@@ -314,7 +314,7 @@ class Trainer:
                 return
             on_device = local_params(params)
             if on_device is None:
-                raise InputError('devices hold different parts of the parameters')
+                raise InputError('samples need all parameters on one device, but the parameters are sharded')
             samples = sampler.make(on_device)
             append_samples(self.log.workdir, step, sampler.kind, samples)
             first, made = (' '.join(samples[0][part].split()) for part in ('input', 'output'))

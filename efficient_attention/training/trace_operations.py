@@ -127,7 +127,7 @@ def module_scopes(module: str, computations: Sequence[Any]) -> dict[tuple[str, s
 
 @functools.cache
 def message_class(name: str) -> Any:
-    """Returns the class of a message of `FORMAT`."""
+    """Returns the protobuf class of a message type in `FORMAT`, which parses a trace file (*.xplane.pb)."""
     file = descriptor_pb2.FileDescriptorProto(name='efficient_attention_trace.proto', package='trace', syntax='proto3')
     types = {
         'string': descriptor_pb2.FieldDescriptorProto.TYPE_STRING,

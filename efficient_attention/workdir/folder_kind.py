@@ -1,6 +1,6 @@
-"""Detects what a --workdir folder contains, from its files: a single run, several seeds, a grid of runs, a cell of a
-grid, or a sweep.
+"""Detects the kind of a --workdir folder from its files.
 
+The kinds are a single run, several seeds, a grid of runs, a cell of a grid, and a sweep.
 Each command continues only in folders of its own kind. In another kind of folder, it would create runs that no table of
 results lists, or files that mislead the detection.
 """

@@ -167,7 +167,7 @@ def _content_security_policy(style: str, script: str) -> str:
 
 
 def _state(status: RunStatus | None, last_step: int, total_steps: Any) -> dict[str, str]:
-    """Returns the state of the run as texts for the page: its kind, words, step and error."""
+    """Returns the run's state as texts for the page: state, description, step and error message."""
     kind = status.current_state if status else 'unknown'
     of_total = f' of {total_steps:,}' if is_whole_number(total_steps) else ''
     place = f'{last_step:,}{of_total} steps' if kind == COMPLETE else f'at step {last_step:,}{of_total}'
@@ -247,7 +247,7 @@ def _is_evaluated(config: Mapping[str, Any]) -> bool:
 def _charts(series: Mapping[str, Mapping[str, Series]], baselines: Mapping[str, float]) -> list[dict[str, Any]]:
     """Returns the numbers of all charts, as JSON values for the script of the page.
 
-    A metric that never changes, or is never finite, has no chart. The learning rate may be constant.
+    A metric that never changes, or is never finite, has no chart; the learning rate has a chart even if constant.
     """
     charts = []
     for name, splits in series.items():
