@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LOADING = pytest.mark.filterwarnings('ignore:the load_module')  # ml_collections uses load_module
 Result = tuple[int, str, str]  # exit code, standard output, standard error
 # Programs whose --workdir is the new folder of runs to train; all others with a folder flag read a trained model.
-TRAINING = ('train', 'seeds', 'grid')
+TRAINING = ('train', 'seeds', 'sweep', 'grid')
 SCRIPTS = {'train.py': 'train', 'eval.py': 'eval'}  # {script of the checkout: the subcommand that it starts}
 SCRIPTS |= {'scripts/train_grid.py': 'grid', 'scripts/train_seeds.py': 'seeds', 'scripts/fill_mask.py': 'fill-mask'}
 SCRIPTS |= {f'scripts/{name}.py': name for name in ('predict', 'convert', 'generate', 'translate', 'plan', 'visualize')}
