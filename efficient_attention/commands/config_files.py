@@ -89,8 +89,7 @@ def make_configs_importable(*, is_first: bool) -> None:
 
 
 def _advice(name: str) -> str:
-    """Returns the end of an error message about an unknown config: the names of similar configs, and the command that
-    lists all."""
+    """Returns the end of an error message about an unknown config: similar names, and the command that lists all."""
     known = list(config_docstrings())
     same = [one for one in known if Path(one).stem == Path(name).stem]
     near = list(dict.fromkeys(same + difflib.get_close_matches(name, known, n=MOST_NEAR)))[:MOST_NEAR]

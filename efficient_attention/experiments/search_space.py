@@ -182,9 +182,9 @@ def rounded(value: float) -> float:
 
 
 def suggested_point(search: Sequence[SearchedField], trial: Any) -> Fields:
-    """Returns the field values that Optuna suggests for a trial; for a `FixedTrial`, the values that it holds.
+    """Returns the field values that Optuna suggests for a trial; for a fixed trial, the values that it holds.
 
-    The argument `trial` is a `Trial` or `FixedTrial` of Optuna.
+    The argument `trial` is a trial or a fixed trial of Optuna.
     """
     point = {}
     for name, kind, values in search:

@@ -1,7 +1,7 @@
 """Exports a trained model as a program that runs with JAX only, without this package.
 
 The program takes any batch size and a fixed row length, and runs on CPUs, NVIDIA GPUs and TPUs. It is traced for one
-row and mapped over the rows of a batch, so no choice in the model depends on the batch size. All attention mechanisms
+row and mapped over the rows of a batch. So no choice in the model depends on the batch size. All attention mechanisms
 can be exported. Parameters are stored next to the program, because compilers are slow with large constants.
 """
 

@@ -33,7 +33,9 @@ def check_profiled_steps(profile: tuple[int, int] | None, first: int, last: int)
 
 
 class StepProfile:
-    """The trace of a range of training steps in process 0; as a context manager it ends a trace after an error.
+    """The trace of a range of training steps in process 0.
+
+    As a context manager, it also ends the trace after an error.
 
     Args:
         workdir: folder of the run; the trace goes into its folder `profile`.

@@ -46,8 +46,7 @@ SEVERAL = {VALUES: CELL, GRID_SUMMARY: GRID, SEEDS_SUMMARY: SEEDS, SWEEP_PLAN: S
 
 
 def check_folder_kind(workdir: Path, wanted: str) -> None:
-    """Raises InputError if a folder is of another kind than the wanted one, which is RUN, SEEDS, GRID or
-    SWEEP.
+    """Raises InputError if a folder is of another kind than `wanted`: RUN, SEEDS, GRID or SWEEP.
 
     Also raises if the path is a file, or if the folder contains files that no command of this project has written. A
     config.json that belongs to no run is an error too.

@@ -2,9 +2,9 @@
 
     python -m efficient_attention.workdir.report runs/x
 
-The page is self-contained. It is made only from files of the workdir (`metrics.jsonl`, `samples.jsonl`, `status.json`,
-`config.json`, `environment.json`), at any time, even during the run. A script of the page draws the curves. The content
-security policy of the page allows only this script and forbids every request.
+The page is self-contained. At any time, even during the run, it is made only from files of the workdir:
+`metrics.jsonl`, `samples.jsonl`, `status.json`, `config.json` and `environment.json`. A script of the page draws the
+curves. The content security policy of the page allows only this script and forbids every request.
 """
 
 from efficient_attention.processes.signal_thread import catch_stop_signals
@@ -222,7 +222,7 @@ def _facts(status: RunStatus | None) -> list[tuple[str, str]]:
 def _last_values(
     lines: Sequence[Line], series: Mapping[str, Mapping[str, Series]], baselines: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Returns a table with the last value of each metric per split, and with the unigram baselines if there are any."""
+    """Returns a table of the last value of each metric per split, and of the unigram baselines."""
     last: dict[str, int] = {}
     for line in lines:
         last[line['split']] = max(line['step'], last.get(line['split'], 0))
@@ -267,10 +267,10 @@ def _charts(series: Mapping[str, Mapping[str, Series]], baselines: Mapping[str, 
 
 
 def thin_curve(steps: Sequence[float], values: Sequence[float]) -> dict[str, Any]:
-    """Returns a curve of at most MOST_POINTS points as JSON values: 'steps' and 'values', with None for values that are
-    not finite.
+    """Returns a curve of at most MOST_POINTS points as JSON values: 'steps' and 'values'.
 
-    A longer curve has the mean of each group of steps, and its lowest and highest value as 'low' and 'high'.
+    Values that are not finite become None. For a longer curve, 'values' has the mean of each group of steps, and 'low'
+    and 'high' have its lowest and highest value.
     """
     if len(values) <= MOST_POINTS:
         return {'steps': list(steps), 'values': list(map(_rounded, values))}

@@ -144,7 +144,7 @@ class _TFRecords:
     """The records of a split, which is stored in several TFRecord files or in parts of them."""
 
     def __init__(self, folder: Path, parts: Sequence[Any]) -> None:
-        """`parts` are `FileInstruction`s of TFDS: file name, first record, number of records; files are in `folder`."""
+        """`parts` are file instructions of TFDS: file name, first record, number of records; files are in `folder`."""
         # The environment of Apache Beam, which imports this file, has no CRC-32C.
         from efficient_attention.data.sources.tfrecord import TFRecordFile
 
