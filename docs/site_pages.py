@@ -54,7 +54,7 @@ def write_pages(folder: Path) -> None:
 
 
 def project_page(name: str) -> str:
-    """Returns README.md or one of its neighbours, with links that fit the site."""
+    """Returns README.md, or another top-level Markdown file, with links rewritten for the site."""
     text = (ROOT / f'{name}.md').read_text(encoding='utf-8')
     text = text.replace('](docs/results)', '](results.md)')
     text = re.sub(r'\[([^\]]+)\]\((\w+)\)', lambda link: link[1] if (ROOT / link[2]).is_dir() else link[0], text)
@@ -145,7 +145,13 @@ def signature(function: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ConfigFile:
-    """A file of configs/: its path, docstring, and its values by the argument after the colon."""
+    """A file of configs/.
+
+    Attributes:
+        path: its path.
+        text: its docstring.
+        values: argument after the colon, such as 'sst2' in 'glue.py:sst2' ('' = none) -> values of the config.
+    """
 
     path: Path
     text: str
@@ -164,7 +170,10 @@ def read_configs() -> list[ConfigFile]:
 
 
 def read_config(path: Path) -> ConfigFile:
-    """Returns a config file with the values of its default argument, and of each argument that its error lists."""
+    """Returns a config file with its values for all arguments, also for the default argument.
+
+    The file's error message for an unknown argument lists the known arguments.
+    """
     module = importlib.import_module('.'.join(path.relative_to(ROOT).with_suffix('').parts))
     arguments = ['']
     if inspect.signature(module.get_config).parameters:
@@ -257,17 +266,17 @@ def folded(title: str, text: str) -> str:
 
 
 def anchor(name: str) -> str:
-    """Returns the target of a config file on the page of papers."""
+    """Returns the link anchor of a config file's entry on the page of papers."""
     return name.removesuffix('.py').replace('/', '-').replace('_', '-')
 
 
 def code(text: str) -> str:
-    """Returns inline code that a table can hold."""
+    """Returns a text as inline code, escaped for a table cell."""
     return '`' + text.replace('|', '\\|') + '`'
 
 
 def escaped(text: str) -> str:
-    """Returns a comment of the code as Markdown: nothing in it is markup, a link or the end of a table cell."""
+    """Returns a code comment with its Markdown characters escaped, for a table cell."""
     return re.sub(r'([\\|<>*\[\]$])', r'\\\1', text)
 
 
@@ -275,13 +284,13 @@ def escaped(text: str) -> str:
 
 
 def papers_page(configs: list[ConfigFile]) -> str:
-    """Returns the table from papers to configs and measurements, and the record of each config."""
+    """Returns the papers page: a table of papers, configs and measurements, then an entry per config."""
     measured = {config.name: measurements(config) for config in configs}
     lines = [
         '# Papers, configs and measurements',
         'Each config file is one experiment. The table names the first paper of its docstring. '
-        '*Measured* links the results whose commands use the config. Below the table stands the record of each config: '
-        'its commands, recipe, and what was measured. '
+        '*Measured* links the results whose commands use the config. Below the table, each config has an entry: '
+        'its commands, recipe and measurements. '
         'In a checkout, `python train.py` is the same as `efficient-attention train`.',
         '| paper | config and command | measured |\n|---|---|---|\n'
         + '\n'.join(
@@ -313,11 +322,9 @@ def command(text: str) -> str:
 
 
 def measurements(config: ConfigFile) -> list[str]:
-    """Returns links to the record of a config, if it has runs, and to the results whose commands use the config."""
+    """Returns links to the runs of a config in its docstring, and to the results whose commands use the config."""
     links = (
-        [f'[its record](#{anchor(config.name)})']
-        if re.search(r'^(An? )?[Rr]uns? of ', config.text, re.MULTILINE)
-        else []
+        [f'[its runs](#{anchor(config.name)})'] if re.search(r'^(An? )?[Rr]uns? of ', config.text, re.MULTILINE) else []
     )
     for path in sorted((ROOT / 'docs' / 'results').glob('*.md')):
         heading = title = ''

@@ -58,7 +58,7 @@ def check_outputs(mechanism: Mechanism, weights: Weights | None = None) -> None:
     Args:
         mechanism: the mechanism.
         weights: a function from the mechanism, float64 queries and keys [L, H, K], allowed pairs [L, M] and segments
-            [L] of one row to the weights [H, L, M]. With this function, the outputs must also equal its weighted sums.
+            [L] of one row to the weights [H, L, M]. The outputs must also equal the weighted sums of the values.
 
     Raises:
         AssertionError: outputs or gradients differ, or the content of padding changes a result.
@@ -90,7 +90,7 @@ def check_outputs(mechanism: Mechanism, weights: Weights | None = None) -> None:
 
 
 def check_options(mechanism: Mechanism) -> None:
-    """Checks that each option of a call is honoured by both forms alike, or refused: bias, fewer key heads, more keys.
+    """Checks that both forms compute or refuse each option of a call: a bias, fewer key heads, more keys.
 
     Raises:
         AssertionError: an option is ignored, or both forms give different results.
@@ -114,7 +114,9 @@ def check_options(mechanism: Mechanism) -> None:
 
 
 def check_independence(mechanism: Mechanism) -> None:
-    """Checks that no gradient of an output reaches another row, another text of its row, or a later token if causal.
+    """Checks that no gradient of an output reaches another row, another text of its row, or a later token.
+
+    Later tokens are checked only for causal mechanisms, other texts only for the others.
 
     Raises:
         AssertionError: a gradient that must be zero is not exactly zero.
@@ -161,8 +163,8 @@ def check_decoding(mechanism: Mechanism) -> None:
 def check_cost(mechanism: Mechanism, length: int = 512) -> None:
     """Checks the formula for multiply-adds against the products in the traced forward pass of the fast form.
 
-    The formula may exceed the program by 1 %. The program may exceed the formula by 1 %, and a mechanism with backends,
-    whose tile lists are padded, by 35 %.
+    The formula may exceed the program by 1 %. The program may exceed the formula by 1 %, or by 35 % for mechanisms with
+    backends, because their tile lists are padded.
 
     Args:
         mechanism: the mechanism.
@@ -211,7 +213,9 @@ def call(
     segments: Any = None,
     **options: Any,
 ) -> Array:
-    """Returns `attend` of one form, with the keys, centres and learned arrays that the mechanism requires.
+    """Calls `attend` in one form, and returns its outputs [B, L, H, K].
+
+    The call adds the keys, routing centres and learned arrays that the mechanism requires.
 
     Args:
         mechanism: the mechanism.

@@ -66,12 +66,12 @@ _KINDS = {
 
 
 def add_mechanism(implementation: Implementation) -> None:
-    """Adds a mechanism of your own, so that `attend`, models and the texts of configs find it in this process.
+    """Adds your own mechanism, for `attend`, models and the texts in configs of this process.
 
     A later call with the same name replaces the mechanism, for example when a notebook runs a cell again.
 
     Args:
-        implementation: the mechanism's class and functions; the class's `name` is the name in texts.
+        implementation: the mechanism's class and functions; the class's `name` is its name in configs.
 
     Raises:
         InputError: the name is not an identifier, or a mechanism or pattern of this library has the name.

@@ -31,15 +31,18 @@ ADDED: dict[str, Implementation] = {}
 
 
 def load_implementation(name: str) -> Implementation:
-    """Returns the `Implementation` of the mechanism with this name, added or from the folder of the same name."""
+    """Returns the `Implementation` with this name.
+
+    It is one that `add_mechanism` has added, or else the one in the folder of the same name.
+    """
     return ADDED[name] if name in ADDED else _load_folder(name)
 
 
 @functools.cache
 def _load_folder(name: str) -> Implementation:
-    """Returns the `Implementation` that a folder of this package makes.
+    """Imports the folder of a mechanism, and returns the mechanism's `Implementation`.
 
-    A folder with `make_implementation` builds its implementation from softmax's.
+    A folder with the function `make_implementation` derives its implementation from that of softmax.
     """
     folder = importlib.import_module(f'efficient_attention.attention.{name}')
     return (

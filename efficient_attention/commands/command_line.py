@@ -59,7 +59,7 @@ def parse_flags(
         required: names of flags that must have a value.
         options: the known flags, which receive the values.
         words: names of the positional arguments, such as 'METRIC WORKDIR...'; the dots mean one or more.
-        command: the sub-command to which the flags belong; each error line begins with it.
+        command: the subcommand or action to which the flags belong; each error line begins with it.
         about: the text before the flags in the help; by default the docstring of the script that runs.
 
     Raises:
@@ -95,10 +95,10 @@ def missing_flag_error(name: str) -> InputError:
 def split_subcommand(
     arguments: list[str], commands: Collection[str], *, about: str | None = None
 ) -> tuple[str, list[str]]:
-    """Returns the sub-command, which is the first argument, and the other arguments; prints the help for --help.
+    """Returns the action, which is the first argument, and the other arguments; prints the help for --help.
 
     Raises:
-        InputError: the sub-command is missing or unknown.
+        InputError: the action is missing or unknown.
     """
     program, *rest = arguments
     known = ', '.join(commands)

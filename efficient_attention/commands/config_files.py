@@ -40,7 +40,7 @@ def find_config(text: str) -> str:
 
 
 def find_config_arguments(arguments: list[str]) -> Iterator[str]:
-    """Yields the words of a command line, in which the value of --config is the path that `find_config` returns."""
+    """Yields the arguments of a command line; the value of --config is replaced by the path from `find_config`."""
     before = ''
     for word in arguments:
         flag, equals, value = word.partition('=')
@@ -94,8 +94,7 @@ def make_configs_importable(*, is_first: bool) -> None:
 
 
 def _advice(name: str) -> str:
-    """Returns the end of an error message about an unknown config: the names of similar configs, and the command that
-    lists all."""
+    """Returns the end of an error message about an unknown config: similar names, and the command that lists all."""
     known = list(config_docstrings())
     same = [one for one in known if Path(one).stem == Path(name).stem]
     near = same[:MOST_NEAR] or nearest(name, known, most=MOST_NEAR)

@@ -81,7 +81,7 @@ class StepRangeParser(flags.ArgumentParser):
     """Parser of flags whose value is a range of training steps, such as 20:25."""
 
     def parse(self, argument: str | tuple[int, int]) -> tuple[int, int]:
-        """Returns the first and the last step of the range; raises ValueError if the text is not a range of steps."""
+        """Returns the first and the last step; raises ValueError if the text is not a range of steps."""
         if isinstance(argument, tuple):
             return argument
         found = re.fullmatch(r'(\d{1,9}):(\d{1,9})', argument, re.ASCII)

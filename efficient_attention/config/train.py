@@ -55,7 +55,7 @@ class TrainConfig:
         for name in self.tracker_names:
             check_one_of('train.trackers', name, TRACKERS)
         if len(set(self.tracker_names)) < len(self.tracker_names):
-            raise InputError(f'train.trackers is {self.trackers!r}; a tracker comes twice')
+            raise InputError(f'train.trackers is {self.trackers!r}; a tracker is listed twice')
 
     @property
     def tracker_names(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Reads the ranges of config fields that a sweep searches, and draws the fields of each trial.
+"""Reads the ranges of config fields that a sweep searches, and draws the field values of each trial.
 
 A range is `<group>.<field>=` and then one of:
 
@@ -52,7 +52,8 @@ def parse_search(texts: Sequence[str], config: Mapping[str, Any]) -> tuple[Searc
         config: the values of the config file.
 
     Raises:
-        InputError: a field is unknown, named twice or the seed; or a range is empty, unreadable or of a wrong type.
+        InputError: a field is unknown, is named twice or is train.seed; or a range is empty, unreadable or of a wrong
+            type.
     """
     if not texts:
         raise InputError("--search is missing; give one per field, such as --search 'model.layers=2,4,6'")
@@ -72,7 +73,7 @@ def parse_search(texts: Sequence[str], config: Mapping[str, Any]) -> tuple[Searc
         if name in [one.name for one in found]:
             raise InputError(f'--search names {name} twice')
         if not has_values or not values:
-            raise InputError(f'--search {text}: no values; write such as {name}=1,2 or {name}=log(1e-5,1e-3)')
+            raise InputError(f'--search {text}: no values; write for example {name}=1,2 or {name}=log(1e-5,1e-3)')
         field = parse_values(name, values)
         group, _, own = name.partition('.')
         now = config.get(group, {}).get(own)
@@ -181,9 +182,9 @@ def rounded(value: float) -> float:
 
 
 def suggested_point(search: Sequence[SearchedField], trial: Any) -> Fields:
-    """Returns the fields that Optuna suggests for a trial; of a finished trial, the fields that it had.
+    """Returns the field values that Optuna suggests for a trial; for a fixed trial, the values that it holds.
 
-    The argument `trial` is a trial of Optuna.
+    The argument `trial` is a trial or a fixed trial of Optuna.
     """
     point = {}
     for name, kind, values in search:

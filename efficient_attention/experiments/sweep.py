@@ -1,7 +1,7 @@
 """Searches config fields: trains one trial per choice of values, each with the same seeds, and ranks the trials.
 
 Random and grid search compute a trial's fields from its number, so several processes may train different trials. TPE
-(tree-structured Parzen estimator, Bergstra et al. 2011) chooses each trial from the results of the earlier trials; its
+(tree-structured Parzen estimator, Bergstra et al. 2011) chooses each trial from the results of the earlier trials. Its
 history is in `optuna.log` in the sweep's folder. The same call resumes: finished trials are read, a killed trial goes
 on from its checkpoints.
 """
@@ -122,8 +122,8 @@ def run_sweep(sweep: Sweep, only: int | None = None) -> list[Result]:
         only: the number of the only trial to train; None = all.
 
     Returns:
-        One dict per trial: 'number', 'fields', and 'value', 'mean', 'deviation' and 'seeds' as `train_seeds` returns
-        them; or 'error', a line.
+        One dict per trial, with 'number' and 'fields'. A successful trial also has 'value', the metric, and 'mean',
+        'deviation' and 'seeds' from `train_seeds`. A failed trial has 'error', a message of one line.
 
     Raises:
         InputError: the folder belongs to another sweep, `only` is no trial, or the metric is unknown.
@@ -161,7 +161,11 @@ def read_results(sweep: Sweep) -> list[Result]:
 
 
 def claim_folder(sweep: Sweep) -> None:
-    """Writes the sweep's plan into its folder; raises InputError if the folder is another sweep's or not a sweep's."""
+    """Writes the sweep's plan into its folder.
+
+    Raises:
+        InputError: the folder belongs to another sweep, or contains something other than a sweep.
+    """
     check_folder_kind(sweep.workdir, SWEEP)
     path, plan = sweep.workdir / SWEEP_PLAN, json.loads(json.dumps(sweep.plan()))
     if path.exists() and any(sweep.workdir.glob(f'trial_*/seed_*/{CONFIG}')):
@@ -188,7 +192,9 @@ def check_same_sweep(sweep: Sweep) -> None:
 
 
 def run_trial(sweep: Sweep, number: int, fields: Fields) -> Result:
-    """Trains a trial with all seeds, unless it is finished, and returns its result; an error becomes a result.
+    """Trains a trial with all seeds, unless it is finished, and returns its result.
+
+    If a run fails, the result contains the error.
 
     Raises:
         InputError: the evaluations do not compute the metric.

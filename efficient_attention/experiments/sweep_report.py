@@ -33,9 +33,7 @@ def ranked(sweep: Sweep, results: Sequence[Result]) -> list[Result]:
 
 
 def table_rows(sweep: Sweep, results: Sequence[Result]) -> list[list[str]]:
-    """Returns the rows of a sweep's table: the heads, the successful trials from best to worst, and the failed
-    trials.
-    """
+    """Returns the rows of a sweep's table: the header, the successful trials from best to worst, the failed trials."""
     names = [field.name for field in sweep.search]
     rows = [['trial', *names, f'{sweep.metric} ({sweep.mode})']]
     for one in ranked(sweep, results):

@@ -59,7 +59,7 @@ def make_sampler(config: RunConfig, task: Task, graph: nnx.GraphDef) -> Sampler 
     Args:
         config: the run's config.
         task: the run's task, with its data.
-        graph: the graph of the training model.
+        graph: the `nnx.GraphDef` of the training model.
 
     Raises:
         InputError: the model cannot generate text token by token.
@@ -152,7 +152,7 @@ def _text_continuer(task: LanguageModellingTask, graph: nnx.GraphDef, count: int
     prompt, more = max(limit * prompt // (prompt + more), 1) if limit < prompt + more else prompt, more
     more = min(more, limit - prompt)
     if more < 1:
-        raise InputError('the held-out text or the position table is too short')
+        raise InputError("the held-out text or the model's position limit is too short for a prompt and its answer")
     prompts_BL = np.stack([ids[first : first + prompt] for first in _spread(len(ids) - prompt + 1, count)])
     may_follow_V = allowed_token_mask(task.text.units, task.model.vocab_size)
     continued = jax.jit(functools.partial(_continuations, graph, more))

@@ -63,7 +63,7 @@ class ExportableModel:
 
     Attributes:
         params: parameters by path, such as 'encoder/norm/scale'.
-        call: the outputs of a batch by name, from the parameters and one array [B, L] per input.
+        call: function of the parameters and of one array [B, L] per input; returns {output name: array}.
         lengths: the row length L of each input, in tokens; the keys are the names of the inputs, in order.
         tokenizers: the tokenizer's file; for targets with another tokenizer, also their tokenizer's file.
         labels: names of the classes, in the order of the logits.
@@ -89,7 +89,7 @@ class ExportableModel:
 
 
 def open_exportable(path: Path, checkpoint: str = '', length: int | None = None) -> ExportableModel:
-    """Returns the model in a workdir, a compact export or a Hugging Face folder as an exportable function.
+    """Returns the model in a workdir, a folder of `convert --small` or a Hugging Face folder as an exportable model.
 
     Args:
         path: the folder.
@@ -97,8 +97,8 @@ def open_exportable(path: Path, checkpoint: str = '', length: int | None = None)
         length: tokens per row; None = the model's position limit, else its training length, else 512.
 
     Raises:
-        InputError: the folder or checkpoint cannot be read, the length is above the position limit, or an example of
-            the model is several rows.
+        InputError: the folder or checkpoint cannot be read, the length is above the position limit, or the model reads
+            several rows per example, as in multiple choice.
     """
     if is_decoder_run(path):
         return exportable_decoder(path, checkpoint, length)
@@ -148,12 +148,14 @@ def exportable_encoder_decoder(pretrained: Pretrained, length: int) -> Exportabl
 def exportable_encoder(path: Path, pretrained: Pretrained, length: int) -> ExportableModel:
     """Returns an encoder with its head as an exportable function.
 
-    The outputs are a fine-tuned model's, a masked language model's logits of every token, or the hidden states of an
-    encoder without a head.
+    The outputs are those of a fine-tuned head. Without such a head, they are the logits of a masked language model, or
+    the final hidden states.
     """
     config, head = pretrained.model, pretrained.head
     if head.kind in OF_SEVERAL or head.sentence_layers:
-        raise InputError(f'{path}: an example of this model is several rows; only models of single rows are exported')
+        raise InputError(
+            f'{path}: this model reads several rows per example (as in multiple choice); such models cannot be exported'
+        )
     names = ['tokens', 'segments']
     names += ['token_types'] if config.token_types > 1 else []
     names += ['is_global'] if config.global_tokens > 0 else []
@@ -210,9 +212,9 @@ def make_exportable(
     """Returns an exportable model whose parameters are a flat dict.
 
     Args:
-        graph: the graph definition of the model.
+        graph: the `nnx.GraphDef` of the model.
         params: its parameters as nested dicts.
-        call: the outputs by name, from the model and the arrays of a batch.
+        call: function of the model and of the arrays of a batch; returns {output name: array}.
         lengths: the row length of each input.
         facts: the result of `facts_of`.
     """
@@ -290,7 +292,7 @@ def write_description(
 
 def readme_text(content: dict[str, Any], code: str) -> str:
     """Returns the README of an exported model: how to run it, its inputs and outputs, and its tokenizer files."""
-    lines = ['# Exported model', '', f'From {content["origin"]}. The batch size is free, the row length is fixed.', '']
+    lines = ['# Exported model', '', f'From {content["origin"]}. The batch size may vary, the row length is fixed.', '']
     lines += ['```python', code.strip(), '```', '', '| input | dtype and shape | meaning |', '|---|---|---|']
     for name, one in content['inputs'].items():
         lines.append(f'| {name} | {one["dtype"]} [batch, {one["shape"][1]}] | {one["meaning"]} |')

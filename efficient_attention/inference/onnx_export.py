@@ -1,4 +1,4 @@
-"""Exports a trained model as an ONNX file with a free batch size, and checks the file with onnxruntime.
+"""Exports a trained model as an ONNX file with a dynamic batch size, and checks the file with onnxruntime.
 
 jax2onnx 0.13 converts softmax attention over any pattern (full, window, Longformer, BigBird, strided) and the
 mechanisms hard, linformer, induced, sinkhorn and synthesizer. It cannot convert linear, favor, lsh, nystrom, routing,
@@ -72,8 +72,8 @@ def import_onnx() -> tuple[Any, Any]:
 def convert(to_onnx: Any, model: ExportableModel, path: Path) -> dict[str, str]:
     """Writes a model's ONNX file, and returns dtype and shape of each output.
 
-    jax2onnx replaces methods of Flax modules while it traces. So the model is traced before, for one row, and jax2onnx
-    sees only operations of JAX.
+    jax2onnx replaces methods of Flax modules while it traces. So this function first traces the model for one row, and
+    jax2onnx sees only operations of JAX.
     """
     specs = [jax.ShapeDtypeStruct((1, length), jnp.int32) for length in model.lengths.values()]
     with using_platform('cpu', 1):
@@ -84,23 +84,24 @@ def convert(to_onnx: Any, model: ExportableModel, path: Path) -> dict[str, str]:
     def outputs(*inputs: Array) -> tuple[Array, ...]:
         return jax.vmap(lambda *parts: tuple(x[0] for x in jaxpr_as_fun(row)(*(part[None] for part in parts))))(*inputs)
 
-    free = [jax.ShapeDtypeStruct(('batch', length), jnp.int32) for length in model.lengths.values()]
+    dynamic = [jax.ShapeDtypeStruct(('batch', length), jnp.int32) for length in model.lengths.values()]
     try:
         to_onnx(
             outputs,
-            inputs=free,
+            inputs=dynamic,
             input_names=list(model.lengths),
             output_names=names,
             return_mode='file',
             output_path=str(path),
         )
     except Exception as error:  # jax2onnx raises many kinds of errors for operations that it does not support
-        raise InputError(f'ONNX: jax2onnx cannot convert {failed_operation(error)} with a free batch size') from error
+        failed = failed_operation(error)
+        raise InputError(f'ONNX: jax2onnx cannot convert {failed} with a dynamic batch size') from error
     return {name: f'{shapes[name].dtype} [{", ".join(map(str, ("batch", *shapes[name].shape[1:])))}]' for name in names}
 
 
 def failed_operation(error: Exception) -> str:
-    """Returns the name of the JAX operation at which jax2onnx failed, and the error if no operation is known."""
+    """Returns the JAX operation at which jax2onnx failed, or the error message if the operation is unknown."""
     if found := re.search(r"primitive '(\w+)'", str(error)):
         return f'the operation {found[1]}'
     frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__) if PLUGINS in frame.filename]
@@ -146,7 +147,7 @@ def apply_operation(primitive: Primitive, params: Mapping[str, Any], arguments: 
 
 
 def pad_by_concatenation(x: Any, value: Any, config: Sequence[tuple[int, int, int]]) -> Any:
-    """Returns an array with `low` and `high` copies of a value around each axis, as `jax.lax.pad` without gaps."""
+    """Pads each axis with `low` and `high` copies of a value, like `jax.lax.pad` without interior padding."""
     for axis, (low, high, _) in enumerate(config):
         edges = [jnp.broadcast_to(value, (*x.shape[:axis], size, *x.shape[axis + 1 :])) for size in (low, high)]
         x = jnp.concatenate([edge for edge in (edges[0], x, edges[1]) if edge.shape[axis]], axis)

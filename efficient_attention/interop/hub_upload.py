@@ -7,7 +7,9 @@ from efficient_attention.errors import InputError, RunError, missing_extra_error
 
 
 def open_hub(name: str) -> Any:
-    """Returns the interface of the hub, before the work whose result is to be uploaded.
+    """Returns the client of the Hugging Face hub.
+
+    Call it before the conversion, so that a missing token or an invalid name is reported early.
 
     Args:
         name: the name of a repository, such as 'user/model'.

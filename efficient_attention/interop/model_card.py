@@ -42,10 +42,10 @@ def write_model_card(folder: Path, model: Pretrained, **facts: Any) -> None:
 
 
 def checkpoint_metrics(workdir: Path, config: RunConfig, checkpoint: str = '') -> dict[str, float]:
-    """Returns step and finite metrics of the evaluation of a run's checkpoint; {} without an evaluation, or for a mean
-    of checkpoints.
+    """Returns the step and the finite metrics of a checkpoint's evaluation.
 
-    Arguments and errors are as in `workdir_params`.
+    The result is {} if the checkpoint was not evaluated, or is an average of checkpoints. For arguments and errors see
+    `workdir_params`.
     """
     reader = CheckpointReader(workdir)
     wanted = parse_requested_checkpoint(reader, config, checkpoint)

@@ -27,7 +27,7 @@ def device_memory_bytes(device: jax.Device) -> int:
 
 
 def device_memory_limit(device: jax.Device) -> int | None:
-    """Returns the number of bytes that JAX may allocate on a device; None for a CPU, and where JAX does not know it."""
+    """Returns the number of bytes that JAX may allocate on a device; None for a CPU, or if JAX does not know it."""
     return (device.memory_stats() or {}).get('bytes_limit') if device.platform != 'cpu' else None
 
 

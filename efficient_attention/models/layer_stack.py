@@ -250,7 +250,11 @@ class Stack(nnx.Module):
         return tuple(nnx.merge(graph, layer_slice(stacked, number)) for number in range(count))
 
     def caller_of_turn(self, turn: int, turns: int) -> Caller:
-        """Returns the name under which the layers of a scan step's turn call attention: every `turns`-th layer."""
+        """Returns the `Caller` of attention for one of the layers of a scan step.
+
+        A scan step runs `turns` layers one after the other. Layer number `turn` of all steps is traced once, so its
+        `Caller` has every `turns`-th layer of the model.
+        """
         layer: Layer = self.layers[0] if self.is_separate else self.layers
         numbers = tuple(range(self.first + turn, self.first + self.config.layers, turns))
         return Caller(numbers, 'decoder' if CROSS_ATTENTION in layer.sub_layers else '')
@@ -409,8 +413,9 @@ _auto_policy = jax.make_user_context('none')
 
 @contextlib.contextmanager
 def using_remat(policy: str) -> Iterator[None]:
-    """Traces layers whose config field `remat` is 'auto' with this policy, one of `REMAT_POLICIES`; also usable as a
-    decorator. The default is 'none'.
+    """Context manager and decorator; inside it, layers with `remat='auto'` are traced with this policy.
+
+    `policy` is one of `REMAT_POLICIES`; outside, it is 'none'.
     """
     with _auto_policy(policy):
         yield

@@ -99,8 +99,9 @@ def with_remat(config: RunConfig, policy: str) -> RunConfig:
 
 
 def compile_fitting_step(config: RunConfig, devices: list[jax.Device], limit: int) -> PlannedStep:
-    """Compiles a config's training step; of a config with `model.remat` 'auto', the first policy that fits `limit`
-    bytes, or the last policy.
+    """Compiles a config's training step.
+
+    With `model.remat='auto'`, it takes the first policy that fits `limit` bytes, or else the last policy.
     """
     if config.model.remat != 'auto':
         return compile_step(config, devices)

@@ -13,7 +13,8 @@ def plan_policies(config: RunConfig, topology: Topology) -> dict[str, Plan]:
     """Compiles a config's training step with each policy of rematerialisation, and returns the plans by policy.
 
     Raises:
-        InputError: the environment cannot compile for the topology, or the config fits neither devices nor policies.
+        InputError: the environment cannot compile for the topology, the config does not fit the devices,
+            or it does not allow a policy.
     """
     return {policy: make_plan(with_remat(config, policy), topology, is_searched=False) for policy in REMAT_POLICIES}
 
@@ -28,7 +29,7 @@ def fastest_policy(plans: dict[str, Plan]) -> str | None:
 
 
 def format_policies(plans: dict[str, Plan]) -> str:
-    """Returns a table of the policies as text, with times and memory of one device, and a line about the fastest."""
+    """Returns a text table of the policies, with times and memory per device, and a line about the fastest policy."""
     first = next(iter(plans.values()))
     lines = [
         f'{first.step.run.describe_run()}, a batch of {first.batch_size} rows of {row_length(first)}',

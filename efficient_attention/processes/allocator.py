@@ -95,10 +95,10 @@ def keep_freed_memory() -> str:
 
 
 def tune_allocator() -> None:
-    """Makes malloc keep freed memory in this process. Prints a line only if the environment variable SWITCH is set, or
-    if glibc refuses.
+    """Makes malloc keep freed memory in this process.
 
-    Must be called before the first large allocation.
+    Prints a line only if the environment variable EFFICIENT_ATTENTION_ALLOCATOR is set, or if glibc refuses. Must be
+    called before the first large allocation.
     """
     line = keep_freed_memory()
     if SWITCH in os.environ or 'refused' in line:

@@ -49,7 +49,7 @@ def main(programs: Mapping[str, Callable[[], list[str]]]) -> None:
     """Reads the name of the shell, and prints its script.
 
     Args:
-        programs: {subcommand: a function that returns the words that may follow it: its flags and sub-commands}.
+        programs: {subcommand: function that returns its actions, such as 'list' of `configs`, and its flags}.
     """
     (shell,) = parse_flags(sys.argv, options=flags.FlagValues(), words='SHELL', about=__doc__)
     if shell not in SHELLS:
@@ -58,7 +58,7 @@ def main(programs: Mapping[str, Callable[[], list[str]]]) -> None:
 
 
 def completion_script(shell: str, words: Mapping[str, list[str]]) -> str:
-    """Returns the script for a shell; `words` is {subcommand: its flags and sub-commands}."""
+    """Returns the completion script of a shell; `words` is {subcommand: its actions and flags}."""
     cases = '\n'.join(f'      {name}) names="{" ".join(found)}" ;;' for name, found in words.items())
     configs = ' '.join(config_docstrings())
     return BEFORE[shell] + SCRIPT.format(configs=configs, programs=' '.join(words), cases=cases)

@@ -20,11 +20,11 @@ from efficient_attention.commands.command_line import parse_flag_values, parse_f
 from efficient_attention.commands.config_files import config_docstrings, find_config
 from efficient_attention.commands.flags import define_config
 
-WORDS = {'list': '', 'show': 'NAME', 'where': 'NAME'}  # {sub-command: its positional arguments}
+WORDS = {'list': '', 'show': 'NAME', 'where': 'NAME'}  # {action: its positional arguments}
 
 
 def main() -> None:
-    """Reads the sub-command, and prints the list of configs, one config, or the path of one config."""
+    """Reads the action, and prints the list of configs, one config, or the path of one config."""
     command, arguments = split_subcommand(sys.argv, WORDS, about=__doc__)
     options = define_flags(command)
     words = parse_flags(arguments, options=options, words=WORDS[command], command=command, about=__doc__)
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def define_flags(command: str) -> flags.FlagValues:
-    """Defines the command-line flags of a sub-command, and returns them."""
+    """Defines the command-line flags of an action, and returns them."""
     options = flags.FlagValues()
     if command == 'show':
         flags.DEFINE_bool('source', False, 'Print the Python file instead of the fields.', flag_values=options)

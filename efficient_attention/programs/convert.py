@@ -149,7 +149,7 @@ def print_report(before: 'Pretrained', after: 'Pretrained', options: flags.FlagV
         count = len(set(model.layer_to_param_index))
         heads = model.layer_heads or (model.heads,) * count
         units = model.layer_units or (model.feed_forward_width,) * count
-        print(f'heads {list(heads)}, feed-forward units {list(units)}')
+        print(f'kept heads per layer {list(heads)}, kept feed-forward units per layer {list(units)}')
     if options.shrink or model.ranks != before.model.ranks:
         products = [encoder_flops(one.model, 128, predictions=0) for one in (before, after)]
         print(f'multiply-adds of a row of 128 tokens: {products[1] / products[0]:.3f} times those before')
@@ -162,7 +162,7 @@ def print_report(before: 'Pretrained', after: 'Pretrained', options: flags.FlagV
         for worst, error in sorted(errors.items(), key=lambda item: -item[1])[:1]:
             print(f'largest relative error of {len(errors)} arrays: {worst}, {error:.4f}')
     elif before.codes is not None and not uses_native_format(options):
-        print('8-bit codes are written as floats; --small keeps the codes')
+        print('the 8-bit weights are written as floats; with --small they stay 8-bit')
     if options.shrink or uses_native_format(options) or options.compressed or model.ranks or before.codes is not None:
         counts = [parameter_count(one.params()) for one in (before, after)]
         sizes = [4 * counts[0], (options.output / 'model.safetensors').stat().st_size]

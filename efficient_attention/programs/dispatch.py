@@ -2,8 +2,8 @@
 
     efficient-attention train --config quickstart.py --workdir runs/x
 
-`python -m efficient_attention` does the same. Before it catches stop signals, this file imports only the standard
-library and modules that do so.
+`python -m efficient_attention` does the same. Until it catches stop signals, this file imports only the standard
+library, and modules that import nothing else.
 """
 
 import functools
@@ -37,7 +37,7 @@ PROGRAMS = {
     'grid': 'Trains a table of runs: tasks by attention mechanisms.',
     'plan': 'Plans memory and time of a training step on devices that need not be present.',
     'visualize': 'Draws attention patterns, alignments, pooling weights and attention weights.',
-    'report': 'Writes the page of a run again from its numbers.',
+    'report': 'Rewrites the HTML report of a run from its files.',
     'configs': 'Lists, shows and finds the configs of the package.',
     'completion': 'Prints a script that completes this command in bash or zsh.',
 }
@@ -85,13 +85,13 @@ def load_program(name: str) -> ModuleType:
 
 
 def words_of_programs() -> dict[str, Callable[[], list[str]]]:
-    """Returns {subcommand: a function that returns its flags and sub-commands}, for completion."""
+    """Returns {subcommand: function that returns its actions and flags}, for completion."""
     found: dict[str, Callable[[], list[str]]] = {name: functools.partial(words_of_program, name) for name in PROGRAMS}
     return found | {COMPLETION: lambda: ['bash', 'zsh']}
 
 
 def words_of_program(name: str) -> list[str]:
-    """Returns the sub-commands of a subcommand, if it has any, and all its flags, such as ['--config', '--workdir']."""
+    """Returns the actions of a subcommand, such as 'list' of `configs`, and all its flags, such as '--workdir'."""
     program = load_program(name)
     commands: Collection[str] = getattr(program, 'WORDS', ())
     defined = [program.define_flags(one) for one in commands] or [program.define_flags()]

@@ -1,7 +1,7 @@
 """Evaluates a trained model on its held-out data: efficient-attention eval --workdir runs/x [--checkpoint=best]
 
-The last printed line is one JSON object. For text-to-text models, a line with the losses comes before the beam search,
-so that the losses are not lost if the search is interrupted.
+The last printed line is one JSON object. For text-to-text models, a line with the losses comes before the beam search.
+So the losses are not lost if the search is interrupted.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Writes the page of a run again from its numbers: efficient-attention report --workdir runs/x
+"""Rewrites the HTML report of a run from its files: efficient-attention report --workdir runs/x
 
 The page is report.html in the workdir. It is made only from the files there, at any time, even during the run.
 """

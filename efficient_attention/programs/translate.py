@@ -216,4 +216,7 @@ def check_references(source: Path, references: Path) -> None:
 
     texts, right = (sum(1 for _ in read_lines(path)) for path in (source, references))
     if texts != right:
-        raise InputError(f'{references} has {counted(right, "line")}, {source} {texts:,}')
+        raise InputError(
+            f'{references} has {counted(right, "line")}, but {source} has {counted(texts, "line")}; '
+            'both need the same number'
+        )

@@ -49,7 +49,7 @@ GALLERY = (
     *('longformer(12, 3)', 'bigbird(8, 2)', 'sparse_fixed(32, 4)', 'sparse_strided(16)'),
 )
 GALLERY_LENGTH, GALLERY_TILE = 128, 8
-WORDS = {  # {sub-command: its positional arguments}
+WORDS = {  # {action: its positional arguments}
     'pattern': 'PATTERN',
     'gallery': '',
     'alignment': 'TEXT...',
@@ -59,7 +59,7 @@ WORDS = {  # {sub-command: its positional arguments}
 
 
 def main() -> None:
-    """Reads the flags, writes the picture of the chosen sub-command, and prints the path of the file."""
+    """Reads the flags, writes the picture of the chosen action, and prints the path of the file."""
     command, arguments = split_subcommand(sys.argv, WORDS, about=__doc__)
     options = define_flags(command)
     required = ('model',) if command in ('alignment', 'pooling') else ()
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def plot_figure(command: str, words: list[str], options: flags.FlagValues) -> Figure:
-    """Draws the picture of a sub-command such as 'pattern' or 'alignment', and returns it as a matplotlib figure."""
+    """Draws the picture of an action such as 'pattern' or 'alignment', and returns it as a matplotlib figure."""
     if command == 'alignment':
         # This import is late, because it imports the models.
         from efficient_attention.programs.pictures.alignment import draw_translation_alignments
@@ -92,7 +92,7 @@ def plot_figure(command: str, words: list[str], options: flags.FlagValues) -> Fi
 
 
 def define_flags(command: str) -> flags.FlagValues:
-    """Defines the command-line flags of a sub-command, and returns them."""
+    """Defines the command-line flags of an action, and returns them."""
     options = flags.FlagValues()
     if command == 'gallery':
         define_output('PNG to write.', Path('docs/images/patterns.png'), options)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from efficient_attention.attention.choice_log import Caller, Choice, Refusal
 
-# feature that a faster backend lacks -> the change of the config without which the backend does not serve
+# feature that a faster backend lacks -> the change of the config that makes the backend usable
 REMEDIES = {
     'attention dropout': 'model.attention_dropout_rate=0',
     'additive bias': 'model.relative=none',
@@ -16,9 +16,10 @@ REMEDIES = {
 
 
 def attention_line(choices: Sequence[Choice]) -> str:
-    """Returns the backends of all layers as one line, and what would let a faster backend serve; '' without choices.
+    """Returns one line with the backends of all layers, and the config changes for a faster one; '' without choices.
 
-    An example is 'attention: layers 1-12: blocked over full (cudnn would serve with model.attention_dropout_rate=0)'.
+    An example is 'attention: layers 1-12: blocked over full (cudnn would work with model.attention_dropout_rate=0)'.
+    Here `blocked` is the backend, and `full` is the pattern.
     """
     groups: dict[tuple[str, str, str], tuple[set[int], dict[str, None]]] = {}
     for choice in choices:
@@ -36,9 +37,9 @@ def attention_line(choices: Sequence[Choice]) -> str:
 
 
 def advice_of(backend: str, refusal: Refusal) -> str:
-    """Returns which changes of the config would let a backend serve, or why no change is known that would."""
+    """Returns the changes of the config with which a backend would work, or the reason why none is known."""
     if refusal.features and all(feature in REMEDIES for feature in refusal.features):
-        return f'{backend} would serve with {", ".join(REMEDIES[feature] for feature in refusal.features)}'
+        return f'{backend} would work with {", ".join(REMEDIES[feature] for feature in refusal.features)}'
     return refusal.message
 
 

@@ -222,7 +222,9 @@ def evaluations_until_checkpoint(checkpoints: CheckpointWriter) -> list[dict[str
 def write_report_at_the_end(
     workdir: Path, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
 ) -> None:
-    """Records how a run ended, and writes its HTML report, in process 0 and only if the run has logged metrics.
+    """Records how a run ended, and writes its HTML report.
+
+    Only process 0 writes the report, and only if the run has logged metrics.
 
     Raises:
         RunError, InputError: the report cannot be written. If the run ends with an error, the failure is only printed,

@@ -165,10 +165,11 @@ class Trainer:
 
     @contextlib.contextmanager
     def note_compilation(self, batch: dict[str, jax.Array]) -> Iterator[None]:
-        """Context manager for a call of the training step. If the call compiles, it prints a line before and after, and
-        leaves the time of the compilation out of speed and remaining time.
+        """Context manager for a call of the training step, which reports a compilation.
 
-        Each new combination of shapes in a batch, such as another length of rows, compiles another program.
+        If the call compiles, it prints a line before and after. Speed and remaining time then leave out the time of the
+        compilation. Each new combination of shapes in a batch, such as another length of rows, compiles another
+        program.
         """
         shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
         if shapes in self.compiled_shapes:
@@ -316,7 +317,7 @@ class Trainer:
                 return
             on_device = local_params(params)
             if on_device is None:
-                raise InputError('devices hold different parts of the parameters')
+                raise InputError('samples need all parameters on one device, but the parameters are sharded')
             samples = sampler.make(on_device)
             if not samples:
                 raise InputError('there is no held-out text')

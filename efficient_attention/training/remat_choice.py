@@ -19,8 +19,8 @@ FITS, TOO_LARGE = 'fits', 'too large'  # texts that processes exchange
 class StepWithinMemory:
     """The training step of a run with `model.remat` 'auto': (state, batch) -> (next state, metrics).
 
-    For each shape of batch, it compiles the step with one policy of `REMAT_POLICIES` after another, until the program
-    fits a device's memory in every process. It runs this program, or the last policy's if none fits.
+    For each shape of batch, it compiles the step with one policy of `REMAT_POLICIES` after another. It runs the first
+    program that fits a device's memory in every process, or the last program if none fits.
 
     Args:
         run: the run.

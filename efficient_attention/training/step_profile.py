@@ -43,7 +43,9 @@ def steps_left_to_profile(
 
 
 class StepProfile:
-    """The trace of a range of training steps in process 0; as a context manager it ends a trace after an error.
+    """The trace of a range of training steps in process 0.
+
+    As a context manager, it also ends the trace after an error.
 
     Args:
         workdir: folder of the run; the trace goes into its folder `profile`.

@@ -73,9 +73,7 @@ def longest_operations(trace: bytes, program: str, count: int) -> list[Operation
 
 
 def operation_events(line: Any) -> Iterator[TimedEvent]:
-    """Yields the operations of compiled programs among the events of a line of the trace; CPU threads also have other
-    events.
-    """
+    """Yields the events of a line of the trace that are operations of compiled programs."""
     for event in line.events:
         if line.name == TPU_LINE:
             name = event.name.partition(' = ')[0].removeprefix('%')
@@ -88,7 +86,7 @@ def operation_events(line: Any) -> Iterator[TimedEvent]:
 
 
 def self_durations(events: Iterable[TimedEvent]) -> list[tuple[tuple[str, str], float]]:
-    """Returns the duration of each event of a line without the events inside it, such as a loop without its body."""
+    """Returns the duration of each event without the events inside it, such as a loop without its body."""
     found: list[list[Any]] = []
     open_events: list[tuple[float, int]] = []  # (end, index in `found`) of the events around the current one
     for event in sorted(events, key=lambda event: (event.start, -event.duration)):
@@ -127,7 +125,7 @@ def module_scopes(module: str, computations: Sequence[Any]) -> dict[tuple[str, s
 
 @functools.cache
 def message_class(name: str) -> Any:
-    """Returns the class of a message of `FORMAT`."""
+    """Returns the protobuf class of a message type in `FORMAT`, which parses a trace file (*.xplane.pb)."""
     file = descriptor_pb2.FileDescriptorProto(name='efficient_attention_trace.proto', package='trace', syntax='proto3')
     types = {
         'string': descriptor_pb2.FieldDescriptorProto.TYPE_STRING,

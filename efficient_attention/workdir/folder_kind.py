@@ -1,6 +1,6 @@
-"""Detects what a --workdir folder contains, from its files: a single run, several seeds, a grid of runs, a cell of a
-grid, or a sweep.
+"""Detects the kind of a --workdir folder from its files.
 
+The kinds are a single run, several seeds, a grid of runs, a cell of a grid, and a sweep.
 Each command continues only in folders of its own kind. In another kind of folder, it would create runs that no table of
 results lists, or files that mislead the detection.
 """
@@ -46,8 +46,7 @@ SEVERAL = {VALUES: CELL, GRID_SUMMARY: GRID, SEEDS_SUMMARY: SEEDS, SWEEP_PLAN: S
 
 
 def check_folder_kind(workdir: Path, wanted: str) -> None:
-    """Raises InputError if a folder is of another kind than the wanted one, which is RUN, SEEDS, GRID or
-    SWEEP.
+    """Raises InputError if a folder is of another kind than `wanted`: RUN, SEEDS, GRID or SWEEP.
 
     Also raises if the path is a file, or if the folder contains files that no command of this project has written. A
     config.json that belongs to no run is an error too.

@@ -2,7 +2,7 @@
 
 A line is {"step": 10, "split": "train", "loss": 2.5, ...}: the numbers after `step` updates. In a run that was killed
 and resumed, each (step, split) appears once, as in an unbroken run. Numbers that are not finite are written as the
-strings "nan", "inf" and "-inf", so that every line is JSON; `read_metrics` turns them back into numbers.
+strings "nan", "inf" and "-inf", so that every line is JSON. `read_metrics` turns them back into numbers.
 
 The file may be cut, edited or lost without any effect on training. Readable lines are kept. Everything that a resumed
 run needs is in its checkpoints (`stored_evaluations.py`).
@@ -43,8 +43,7 @@ def best_metric_value(metrics: Mapping[str, float], name: str) -> float | None:
 
 
 class MetricsLog:
-    """Appends metrics to metrics.jsonl of a workdir, and sends them to `trackers`; does nothing in processes other than
-    process 0.
+    """Appends metrics to metrics.jsonl of a workdir, and sends them to `trackers`, in process 0 only.
 
     Lines that cannot be written are kept for the next attempt, with one error line for all; `close` raises if some are
     left. On opening, lines after `start_step` are removed, since a resumed run writes them again. Unreadable or

@@ -2,9 +2,9 @@
 
     efficient-attention report --workdir runs/x
 
-The page is self-contained. It is made only from files of the workdir (`metrics.jsonl`, `samples.jsonl`, `status.json`,
-`config.json`, `environment.json`), at any time, even during the run. A script of the page draws the curves. The content
-security policy of the page allows only this script and forbids every request.
+The page is self-contained. At any time, even during the run, it is made only from files of the workdir:
+`metrics.jsonl`, `samples.jsonl`, `status.json`, `config.json` and `environment.json`. A script of the page draws the
+curves. The content security policy of the page allows only this script and forbids every request.
 """
 
 import base64
@@ -168,7 +168,7 @@ def _content_security_policy(style: str, script: str) -> str:
 
 
 def _state(status: RunStatus | None, last_step: int, total_steps: Any) -> dict[str, str]:
-    """Returns the state of the run as texts for the page: its kind, words, step and error."""
+    """Returns the run's state as texts for the page: state, description, step and error message."""
     kind = status.current_state if status else 'unknown'
     of_total = f' of {total_steps:,}' if is_whole_number(total_steps) else ''
     place = f'{last_step:,}{of_total} steps' if kind == COMPLETE else f'at step {last_step:,}{of_total}'
@@ -223,7 +223,7 @@ def _facts(status: RunStatus | None) -> list[tuple[str, str]]:
 def _last_values(
     lines: Sequence[Line], series: Mapping[str, Mapping[str, Series]], baselines: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Returns a table with the last value of each metric per split, and with the unigram baselines if there are any."""
+    """Returns a table of the last value of each metric per split, and of the unigram baselines."""
     last: dict[str, int] = {}
     for line in lines:
         last[line['split']] = max(line['step'], last.get(line['split'], 0))
@@ -248,7 +248,7 @@ def _is_evaluated(config: Mapping[str, Any]) -> bool:
 def _charts(series: Mapping[str, Mapping[str, Series]], baselines: Mapping[str, float]) -> list[dict[str, Any]]:
     """Returns the numbers of all charts, as JSON values for the script of the page.
 
-    A metric that never changes, or is never finite, has no chart. The learning rate may be constant.
+    A metric that never changes, or is never finite, has no chart; the learning rate has a chart even if constant.
     """
     charts = []
     for name, splits in series.items():
@@ -268,10 +268,10 @@ def _charts(series: Mapping[str, Mapping[str, Series]], baselines: Mapping[str, 
 
 
 def thin_curve(steps: Sequence[float], values: Sequence[float]) -> dict[str, Any]:
-    """Returns a curve of at most MOST_POINTS points as JSON values: 'steps' and 'values', with None for values that are
-    not finite.
+    """Returns a curve of at most MOST_POINTS points as JSON values: 'steps' and 'values'.
 
-    A longer curve has the mean of each group of steps, and its lowest and highest value as 'low' and 'high'.
+    Values that are not finite become None. For a longer curve, 'values' has the mean of each group of steps, and 'low'
+    and 'high' have its lowest and highest value.
     """
     if len(values) <= MOST_POINTS:
         return {'steps': list(steps), 'values': list(map(_rounded, values))}

@@ -1,5 +1,4 @@
-"""Records in `status.json` of a workdir whether its run is running, how it ended, how long it took and which command
-started it.
+"""Records the state of a run in `status.json` of its workdir: whether it runs, how it ended, its time and command.
 
 The file is only for the report. A run never reads it to decide anything.
 """
@@ -47,7 +46,7 @@ class RunStatus:
 
     @property
     def current_state(self) -> str:
-        """The state now: KILLED if the run did not say how it ended, and its process on this host is gone."""
+        """The state now: KILLED if no end is recorded and the process on this host is gone."""
         is_gone = self.state == RUNNING and self.host == socket.gethostname() and not _is_alive(self.process)
         return KILLED if is_gone else self.state
 
@@ -62,8 +61,10 @@ def read_status(workdir: Path) -> RunStatus | None:
 
 
 def record_start(workdir: Path) -> None:
-    """Records that this process starts or resumes the run, in process 0 only; raises RunError or InputError if the file
-    cannot be written.
+    """Records that this process starts or resumes the run, in process 0 only.
+
+    Raises:
+        RunError, InputError: the file cannot be written.
     """
     if jax.process_index() > 0:
         return

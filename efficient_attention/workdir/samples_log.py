@@ -20,8 +20,9 @@ Sample = Mapping[str, str]
 
 
 def read_samples(workdir: Path) -> list[dict[str, Any]]:
-    """Returns the lines of `samples.jsonl`, the last line of each step, in the order of the steps; unreadable lines are
-    left out.
+    """Returns the last line of each step in `samples.jsonl`, in the order of the steps.
+
+    Unreadable lines are left out.
 
     Raises:
         InputError: the file cannot be read.

@@ -56,7 +56,7 @@ def test_a_grid_has_all_combinations():
         (['layers=2'], 'unknown config field layers; did you mean model.layers or distill.layers?'),
         (['train.seed=1,2'], 'train.seed, which --seeds sets'),
         (['model.layers=1', 'model.layers=2'], 'names model.layers twice'),
-        (['model.layers'], 'no values; write such as model.layers=1,2'),
+        (['model.layers'], 'no values; write for example model.layers=1,2'),
         (['model.layers=2,2'], 'a value occurs twice'),
         (['model.layers=two'], "model.layers: 'two' does not fit; the field is a whole number"),
         (['model.layers=log(1,8)'], '1 does not fit; the field is a whole number'),

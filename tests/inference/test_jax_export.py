@@ -186,7 +186,7 @@ def test_an_encoder_decoder_has_the_logits_of_given_targets(tmp_path: Path):
 
 def test_what_cannot_be_exported_gives_one_line(tmp_path: Path):
     choice = write_checkpoint(tmp_path, 'multiple_choice')
-    with pytest.raises(InputError, match='an example of this model is several rows'):
+    with pytest.raises(InputError, match='this model reads several rows per example'):
         open_exportable(choice)
     with pytest.raises(InputError, match='--length is 25; it must be from 1 to 24, the positions of the model'):
         open_exportable(choice, length=25)

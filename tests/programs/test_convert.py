@@ -116,7 +116,7 @@ def test_codes_that_become_floats_are_said(call, tmp_path: Path):
     assert 'codes are written as' not in call.printed  # they stay
     (tmp_path / 'out').rename(tmp_path / 'again')
     assert call(tmp_path / 'codes')[0] == 0
-    assert '8-bit codes are written as floats; --small keeps the codes' in call.printed
+    assert 'the 8-bit weights are written as floats; with --small they stay 8-bit' in call.printed
     assert 'bytes as float32 before' in call.printed
 
 

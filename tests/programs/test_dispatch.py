@@ -38,7 +38,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Call
 
 
 def flags_of_programs() -> Iterator[tuple[str, flags.FlagValues]]:
-    """Yields the name of each subcommand with its flags; with sub-commands, once for each of them."""
+    """Yields the name of each subcommand with its flags; if it has actions, once for each action."""
     for name in dispatch.PROGRAMS:
         program = dispatch.load_program(name)
         if hasattr(program, 'WORDS'):

@@ -18,7 +18,7 @@ ALL = Caller((0, 1, 2, 3))
         ([Choice(ALL, 'full', 'cudnn', {})] * 2, 'attention: layers 1-4: cudnn over full'),
         (
             [Choice(ALL, 'full', 'blocked', DROPOUT)],
-            'attention: layers 1-4: blocked over full (cudnn would serve with model.attention_dropout_rate=0)',
+            'attention: layers 1-4: blocked over full (cudnn would work with model.attention_dropout_rate=0)',
         ),
         (
             [Choice(ALL, 'full', 'blocked', HEADS)],

@@ -1,5 +1,6 @@
-"""Reads sentences with one tag per word, from CoNLL columns, CoNLL-U files, or tables with a list of words and a list
-of tags (JSON lines, Parquet, Arrow, TFDS).
+"""Reads sentences with one tag per word from CoNLL files, CoNLL-U files, or tables.
+
+A table has a column with lists of words and a column with lists of tags (JSON lines, Parquet, Arrow, TFDS).
 
 In a CoNLL file a line has a word and its columns, separated by tabs if the line has a tab, otherwise by spaces. A blank
 line ends a sentence. By default the word is the first column and the tag the last. `examples.text` and `examples.label`

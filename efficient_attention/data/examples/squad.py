@@ -1,10 +1,10 @@
 """Reads questions about a text, with their answers, from SQuAD's JSON files (1.1 and 2.0), JSON lines or tables.
 
 A file `*.json` has SQuAD's layout, {'data': [{'title', 'paragraphs': [{'context', 'qas': [...]}]}]}. A table is a TFDS
-split ('tfds:squad/v1.1:train'), a Parquet file or a folder that Hugging Face's `datasets` saved; its column 'answers'
-has two lists, {'text': [...], 'answer_start': [...]}. Any other file has one question per line: {'id', 'question',
-'context', 'answers': [{'text', 'answer_start'}]}, optionally 'title' and 'is_impossible'. A selection can restrict the
-questions of a file, see `data/examples/example_selection.py`.
+split ('tfds:squad/v1.1:train'), a Parquet file or a folder that Hugging Face's `datasets` saved. The column 'answers'
+of a table has two lists, {'text': [...], 'answer_start': [...]}. Any other file has one question per line: {'id',
+'question', 'context', 'answers': [{'text', 'answer_start'}]}, optionally 'title' and 'is_impossible'. A selection can
+restrict the questions of a file, see `data/examples/example_selection.py`.
 """
 
 import collections
@@ -20,7 +20,7 @@ from efficient_attention.data.sources.arrow_files import ARROW_SUFFIXES
 from efficient_attention.data.sources.json_files import read_json, read_json_lines, typed_json_field
 from efficient_attention.data.sources.tables import TFDS, TableRow, read_table
 from efficient_attention.data.sources.text_files import decode_utf8
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, counted
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _read_questions(path: Path, is_labelled: bool) -> Iterator[Question]:
 
 
 def _with_listed_answers(row: TableRow) -> dict[str, Any]:
-    """Returns the values of a table's row, with a list of answers in place of a list of texts and a list of starts."""
+    """Returns the values of a table's row, with the lists of texts and starts joined to one list of answers."""
     answers, where = row.values.get('answers'), f"{row.file_and_line}: field 'answers'"
     if answers is None:
         return dict(row.values)
@@ -121,7 +121,8 @@ def _with_listed_answers(row: TableRow) -> dict[str, Any]:
     texts = [decode_utf8(text, where, 1) if isinstance(text, bytes) else text for text in lists[0]]
     starts = [int(start) if isinstance(start, np.integer) else start for start in lists[1]]
     if len(texts) != len(starts):
-        raise InputError(f'{where} has {len(texts)} texts and {len(starts)} starts')
+        found = f"'text' has {counted(len(texts), 'value')} and 'answer_start' has {counted(len(starts), 'value')}"
+        raise InputError(f'{where}: {found}; they must be equally many')
     listed = [{'text': text, 'answer_start': start} for text, start in zip(texts, starts, strict=True)]
     return {**row.values, 'answers': listed}
 

@@ -1,7 +1,8 @@
 """Reads rows of Parquet and Arrow files, and of folders that the package `datasets` of Hugging Face has saved.
 
 `save_to_disk` writes one folder per split: Arrow files, and a state.json that lists them. A folder with several splits
-has a dataset_dict.json, and one folder per split inside. The schema of a file has the names of numbered classes.
+has a dataset_dict.json, and one folder per split inside. The schema of a file has the class names of columns with
+integer labels (ClassLabel).
 """
 
 import dataclasses
@@ -20,7 +21,8 @@ from efficient_attention.errors import InputError
 ROWS_AT_ONCE = 256
 ARROW_SUFFIXES = ('.parquet', '.arrow')
 STATE = 'state.json'
-INDIRECT = ('_indices_files', '_indices_data_files')  # Old releases of `datasets` store a selection of rows apart.
+# fields of state.json for files that list the selected rows; only old versions of `datasets` wrote them
+INDIRECT = ('_indices_files', '_indices_data_files')
 Schema = Any
 
 
@@ -31,7 +33,7 @@ class ArrowTable:
     Attributes:
         path: the file.
         columns: column names.
-        class_names: column -> names of its numbered classes, or of the classes in its lists.
+        class_names: column of integer labels, or of lists of such labels -> class names.
     """
 
     path: Path
@@ -104,7 +106,9 @@ def saved_files(folder: Path) -> list[Path]:
     where = str(folder / STATE)
     state = read_json(folder / STATE)
     if any(isinstance(state, dict) and state.get(name) for name in INDIRECT):
-        raise InputError(f'{where}: an old release of datasets stored a selection of rows; save it with a newer one')
+        raise InputError(
+            f'{where}: saved by an old version of datasets, with an indices file; save it with a newer one'
+        )
     names = [
         typed_json_field(entry, 'filename', str, where) for entry in typed_json_field(state, '_data_files', list, where)
     ]
@@ -115,7 +119,10 @@ def saved_files(folder: Path) -> list[Path]:
 
 
 def _file_parts(path: Path, columns: list[str] | None, *, schema_only: bool = False) -> Iterator[Any]:
-    """Yields the record batches of a file, or only its schema; `columns` limits what is read of a Parquet file."""
+    """Yields the record batches of a file; with `schema_only`, yields only its schema.
+
+    `columns` selects the columns to read from a Parquet file; None = all.
+    """
     import pyarrow
     from pyarrow import parquet
 
@@ -140,8 +147,7 @@ def _file_parts(path: Path, columns: list[str] | None, *, schema_only: bool = Fa
 
 
 def _class_label(feature: Any) -> dict[str, Any] | None:
-    """Returns the description of the numbered classes of a column, or of the items of its lists; None if it has no
-    classes."""
+    """Returns the ClassLabel feature of a column of integer labels, or of lists of them; None for other columns."""
     if isinstance(feature, list) and len(feature) == 1:
         return _class_label(feature[0])
     if isinstance(feature, dict) and feature.get('_type') in ('List', 'LargeList', 'Sequence'):
@@ -150,7 +156,7 @@ def _class_label(feature: Any) -> dict[str, Any] | None:
 
 
 def _class_names(schema: Schema, path: Path) -> dict[str, list[str]]:
-    """Returns the class names that `datasets` keeps in a file's schema; {} if it has none."""
+    """Returns {column of integer labels: class names}, which `datasets` stores in a file's schema; {} without any."""
     text = (schema.metadata or {}).get(b'huggingface')
     if text is None:
         return {}

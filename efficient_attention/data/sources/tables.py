@@ -2,9 +2,9 @@
 
 The formats are CSV, TSV, JSON lines (each plain or .gz), Parquet and Arrow. A folder that `save_to_disk` of Hugging
 Face's `datasets` wrote is read as its Arrow files. CSV fields in double quotes may contain commas and line ends. In TSV
-a quote is an ordinary character, because GLUE's files have single ones. A *.txt file is one row: 'text' is its content,
-'label' the name of its folder, and 'id' its own name, as in IMDB. Errors name the file, the line as an editor counts
-it, and the column.
+a quote is an ordinary character, because GLUE's files contain unpaired quotes. A *.txt file is one row: 'text' is its
+content, 'label' the name of its folder, and 'id' its own name, as in IMDB. Errors name the file, the line as an editor
+counts it, and the column.
 """
 
 import csv
@@ -44,7 +44,7 @@ class TableRow:
         file: path of the file, or 'tfds:name:split'.
         place: 'line 3' of a file (the header is line 1), 'row 0' of a TFDS dataset or of a Parquet or Arrow file.
         values: column -> text; JSON lines, Parquet, Arrow and TFDS have other values, too.
-        class_names: column of TFDS, Parquet or Arrow -> names of its numbered classes, or of the classes in its lists.
+        class_names: column of integer labels in TFDS, Parquet or Arrow, or of lists of such labels -> class names.
         header: number of the line with the column names; 0 = there is none.
     """
 
@@ -91,14 +91,15 @@ class TableRow:
         return value
 
     def class_name(self, column: str, number: int) -> str | None:
-        """Returns the name of a numbered class of a column; None for the number -1, which means a hidden label.
+        """Returns the class name of an integer label in a column; None for -1, which means a hidden label.
 
         Raises:
             InputError: the column has no class with this number.
         """
         names = self.class_names[column]
         if number >= len(names):
-            raise InputError(f'{self.file_and_line}: field {column!r} has class {number}; there are {len(names)}')
+            found = f'has class number {number}, but there are only {len(names)} classes'
+            raise InputError(f'{self.file_and_line}: field {column!r} {found}')
         return names[number] if number >= 0 else None
 
     def column_label(self, column: str, *, field: str = '') -> str | None:
@@ -128,8 +129,9 @@ class TableRow:
 
 
 def expand_table_names(sources: str) -> list[str]:
-    """Expands comma-separated globs and saved folders to their files, without repeats; names of TFDS splits stay
-    unchanged.
+    """Expands comma-separated globs, and folders that `save_to_disk` wrote, to their files without repeats.
+
+    Names of TFDS splits stay unchanged.
 
     Raises:
         InputError: a glob matches no file, or a TFDS dataset has no split.
@@ -148,7 +150,7 @@ def digest_tables(names: Sequence[str]) -> str:
     """Returns a text that identifies the content of tables: a hash of all files, then the names of TFDS splits.
 
     Args:
-        names: some of `expand_table_names`.
+        names: names that `expand_table_names` returned.
     """
     files = sorted(Path(name) for name in names if not name.startswith(TFDS))
     splits = [name for name in names if name.startswith(TFDS)]
@@ -159,7 +161,7 @@ def read_table(name: str, *, columns: Sequence[str] = (), faults: list[str] | No
     """Returns the rows of one file or TFDS split, in order; skips blank lines.
 
     Args:
-        name: one of `expand_table_names`.
+        name: a name that `expand_table_names` returned.
         columns: column names of a CSV or TSV file without header; () = its first line has the names.
         faults: collects messages on rows with too many or too few fields, and skips these rows; None = such a row is
             an error.

@@ -108,14 +108,17 @@ class TFDSRows:
         )
 
     def class_names(self) -> dict[str, list[str]]:
-        """Returns the names of the classes of all features that are a class or a list of classes."""
+        """Returns {feature: class names} for the features that are integer labels or lists of them."""
         inner = {name: getattr(feature, 'feature', feature) for name, feature in self.features.items()}
         return {name: feature.names for name, feature in inner.items() if getattr(feature, 'num_classes', 0)}
 
 
 def tfds_rows(name: str, split: str) -> TFDSRows:
-    """Returns the rows of a split of a prepared TFDS dataset; raises InputError if the dataset is missing or would run
-    foreign code."""
+    """Returns the rows of a split of a prepared TFDS dataset.
+
+    Raises:
+        InputError: TFDS or the dataset is missing, the dataset cannot be read, or it would run foreign code.
+    """
     folder = prepared_folder(name)
     check_tfds_runs_no_code(folder)
     try:
@@ -139,7 +142,7 @@ class _TFRecords:
     """The records of a split, which is stored in several TFRecord files or in parts of them."""
 
     def __init__(self, folder: Path, parts: Sequence[Any]) -> None:
-        """`parts` are file instructions of TFDS; `filename` is looked up in `folder`."""
+        """`parts` are file instructions of TFDS: file name, first record, number of records; files are in `folder`."""
         # The environment of Apache Beam, which imports this file, has no CRC-32C.
         from efficient_attention.data.sources.tfrecord import TFRecordFile
 

@@ -1,7 +1,7 @@
 """Reads records of TFRecord files by their number, without TensorFlow, and checks every checksum.
 
-A record of n bytes is stored as: n (uint64), checksum of n (uint32), the bytes, checksum of the bytes (uint32), all
-little-endian. The checksum is a CRC-32C, rotated right by 15 bits, plus a constant.
+A record of n bytes is stored in little-endian as: n (uint64), checksum of n (uint32), the bytes, checksum of the bytes
+(uint32). The checksum is a CRC-32C, rotated right by 15 bits, plus a constant.
 """
 
 import array
@@ -23,8 +23,8 @@ OVERHEAD = LENGTH_AND_CHECKSUM.size + CHECKSUM.size  # bytes of a record in the 
 class TFRecordFile:
     """A TFRecord file as a sequence of records.
 
-    The first access reads the header of every record. After that, memory has 8 bytes per record. Several threads may
-    read at the same time.
+    The first access reads the header of every record. After that, the object keeps 8 bytes per record in memory.
+    Several threads may read at the same time.
     """
 
     def __init__(self, path: Path) -> None:

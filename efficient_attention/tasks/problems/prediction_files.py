@@ -40,7 +40,7 @@ def write_glue_submissions(
 
 
 def text_fields(example: LabelledText) -> dict[str, str]:
-    """Returns the texts of an example by the fields of its prediction: 'text' and 'text_pair'; {} for rows of ids."""
+    """Returns the texts of an example as {'text': ..., 'text_pair': ...}; {} if it has token ids instead of texts."""
     return dict(zip(('text', 'text_pair'), example.texts, strict=False))
 
 

@@ -1,5 +1,5 @@
 """Sends a run's metrics to experiment trackers: TensorBoard, CSV files, Trackio, Weights & Biases and MLflow.
 
-Trackers of other projects run in a process of their own (`separate_process.py`), so that they can neither stop nor slow
-the training.
+Trackio, Weights & Biases and MLflow run in processes of their own (`separate_process.py`). So they can neither stop nor
+slow the training.
 """

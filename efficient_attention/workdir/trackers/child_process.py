@@ -1,9 +1,10 @@
 """Runs one tracker in a process of its own: reads messages from standard input, one JSON object per line.
 
 The training process sends {"run": {...}}, then {"step": 10, "metrics": {...}} and at last {"finish": "finished"}. If
-standard input ends before, the training process was killed, and the entry is marked as stopped. Answers go to standard
-output: {"place": "..."} after the start, {"done": n} after n messages, {"failed": "..."} at an error. Everything that
-the tracker's package prints goes to standard error, a log file in the workdir.
+standard input ends before, the training process was killed. The tracker's record of the run, called its entry, is then
+marked as stopped. Answers go to standard output: {"place": "..."} after the start, {"done": n} after n messages,
+{"failed": "..."} at an error. Everything that the tracker's package prints goes to standard error, a log file in the
+workdir.
 """
 
 import json
@@ -31,7 +32,7 @@ MakeTracker = Callable[[TrackedRun, str], Tracker]
 
 
 def make_tracker(name: str) -> MakeTracker:
-    """Returns the class of a tracker, which is made from a run and the id of its entry."""
+    """Returns the class of a tracker; a call of it with a run and the id of its entry makes the tracker."""
     if name == 'wandb':
         from efficient_attention.workdir.trackers.wandb_tracker import WandbTracker
 
@@ -48,8 +49,8 @@ def make_tracker(name: str) -> MakeTracker:
 class EntryFile:
     """The file `trackers/<name>.json` of a workdir: the id of the run's entry, and the last logged step of each split.
 
-    A run that starts at step 0 gets a new id. A resumed run logs only steps after the last logged step, because it
-    repeats the steps after its checkpoint, and a tracker cannot remove what it has.
+    A run that starts at step 0 gets a new id. A resumed run repeats the steps after its checkpoint, and a tracker
+    cannot remove logged steps. So the resumed run logs only steps after the last logged step.
     """
 
     def __init__(self, path: Path, start_step: int) -> None:

@@ -17,7 +17,7 @@ class TrackedRun:
     Args:
         workdir: folder of the run.
         config: the config fields by dotted name, such as 'train.steps'; JSON values.
-        start_step: updates made before the restored state; 0 for a new run.
+        start_step: step of the restored checkpoint; 0 for a new run.
     """
 
     workdir: Path
@@ -26,7 +26,7 @@ class TrackedRun:
 
     @property
     def name(self) -> str:
-        """The name of the run's folder; the run of a seed has the name of the folder of all seeds in front."""
+        """The name of the run's folder; for one seed of several, '<name of the parent folder>-<name of the folder>'."""
         folder = self.workdir
         return f'{folder.parent.name}-{folder.name}' if folder.name.startswith('seed_') else folder.name
 

@@ -63,7 +63,7 @@ def test_prepared_and_saved_sets(monkeypatch):
     [
         (['Po'], "'answers' has no lists 'text' and 'answer_start'"),
         ({'text': ['Po']}, "'answers' has no lists 'text' and 'answer_start'"),
-        ({'text': ['Po'], 'answer_start': [1, 2]}, "'answers' has 1 texts and 2 starts"),
+        ({'text': ['Po'], 'answer_start': [1, 2]}, "'text' has 1 value and 'answer_start' has 2 values"),
         ({'text': 'Po', 'answer_start': None}, "'answers' has no lists 'text' and 'answer_start'"),
         ({'text': ['Po'], 'answer_start': [None]}, "answer 0: field 'answer_start' is null, not a whole number"),
     ],

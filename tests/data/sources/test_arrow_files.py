@@ -47,7 +47,7 @@ def test_rows_have_named_classes(source: str):
 def test_hidden_and_unknown_classes():
     [row] = read_tables(str(SAVED / 'reviews' / 'test'))
     assert row.column_label('label') is None
-    with pytest.raises(InputError, match="x: row 0: field 'label' has class 2; there are 2"):
+    with pytest.raises(InputError, match="x: row 0: field 'label' has class number 2, but there are only 2 classes"):
         TableRow('x', 'row 0', {'label': 2}, {'label': ['a', 'b']}).column_label('label')
 
 
@@ -71,7 +71,10 @@ def test_folders_of_several_splits_and_of_selected_rows(tmp_path: Path):
         ({'_data_files': [{'filename': 'gone.arrow'}]}, "there is no file 'gone.arrow' beside it"),
         ({'_data_files': [{}]}, "no field 'filename'"),
         ({}, "no field '_data_files'"),
-        ({'_indices_data_files': [{'filename': 'i.arrow'}], '_data_files': []}, 'an old release of datasets'),
+        (
+            {'_indices_data_files': [{'filename': 'i.arrow'}], '_data_files': []},
+            'old version of datasets, with an indices',
+        ),
         ([], 'not a JSON object'),
     ],
 )
