@@ -198,5 +198,8 @@ def score_translated_file(output: Path, references: Path, *, form: str = 'text')
         lines = [next((one['text'] for one in parse_json(line)['best']), '') for line in lines]
     right = [line for _, line in read_lines(references)]
     if len(lines) != len(right):
-        raise InputError(f'{references} has {counted(len(right), "line")}, {output} {len(lines):,}')
+        raise InputError(
+            f'{references} has {counted(len(right), "line")}, but {output} has {counted(len(lines), "line")}; '
+            'both need the same number'
+        )
     return translation_scores(lines, right)

@@ -194,7 +194,7 @@ def test_scores_of_a_file(source: Path, tmp_path: Path, form: str):
     scores = score_translated_file(tmp_path / 'out', tmp_path / 'gold', form=form)
     assert scores['exact_match'] == 0.8 and 'tok:13a' in scores['bleu_signature']
     (tmp_path / 'short').write_text('EINS\n')
-    with pytest.raises(InputError, match=r'short has 1 line, .*out 5$'):
+    with pytest.raises(InputError, match=r'short has 1 line, but .*out has 5 lines; both need the same number$'):
         score_translated_file(tmp_path / 'out', tmp_path / 'short', form=form)
 
 
