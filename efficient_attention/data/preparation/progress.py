@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-PERIOD = 30.0  # seconds between two lines, if the output is no terminal
+PERIOD = 10.0  # seconds between two lines, if the output is no terminal
 
 
 class Progress:
