@@ -3,6 +3,11 @@
 python scripts/draw_architecture.py --output docs/images/architecture.svg
 """
 
+from efficient_attention.processes.signal_thread import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # Stop signals are handled before the other imports, which are slow.
+
 import sys
 from html import escape
 

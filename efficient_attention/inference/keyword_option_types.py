@@ -10,7 +10,7 @@ from typing import TypedDict
 class EvalOptions(TypedDict, total=False):
     """Keyword options of an evaluation: each replaces the field of the same name in a run's `EvalConfig`.
 
-    The field `batch_size` is not among them.
+    The fields `batch_size` and `samples` are not among them.
     """
 
     every_steps: int

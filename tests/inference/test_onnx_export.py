@@ -73,5 +73,5 @@ def test_a_file_that_computes_something_else_is_refused(tmp_path: Path, monkeypa
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, 'jax2onnx', None)
-    with pytest.raises(InputError, match=r"^ONNX files need: pip install 'efficient-attention\[export\]'"):
+    with pytest.raises(InputError, match=r"^--format onnx needs: pip install 'efficient-attention\[export\]'"):
         export_onnx(model_of('full'), tmp_path / 'exported')
