@@ -5,25 +5,48 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import jax
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
 
-# The part of the trace's format with the names of layers: message -> {field: (number, 'string', 'bytes' or message)}.
-# Source: xplane.proto of openxla/xprof, and hlo.proto and xla_data.proto of openxla/xla. jax.profiler.ProfileData has
-# no access to these fields.
+# The part of the trace's format that is read: message -> {field: (number, type of TYPES or message)}.
+# Source: xplane.proto of openxla/xprof, and hlo.proto and xla_data.proto of openxla/xla. jax.profiler.ProfileData does
+# not give the scopes, and JAX 0.12 ends the process when it reads the statistics of some events.
 FORMAT = {
     'Space': {'planes': (1, 'Plane')},
-    'Plane': {'name': (2, 'string'), 'event_metadata': (4, 'Entry')},
-    'Entry': {'value': (2, 'EventMetadata')},
-    'EventMetadata': {'stats': (5, 'Stat')},
-    'Stat': {'bytes_value': (6, 'bytes')},
+    'Plane': {
+        'name': (2, 'string'),
+        'lines': (3, 'Line'),
+        'event_metadata': (4, 'Entry'),
+        'stat_metadata': (5, 'StatEntry'),
+    },
+    'Line': {'name': (2, 'string'), 'timestamp_ns': (3, 'int64'), 'events': (4, 'Event')},
+    'Event': {
+        'metadata_id': (1, 'int64'),
+        'offset_ps': (2, 'int64'),
+        'duration_ps': (3, 'int64'),
+        'stats': (4, 'Stat'),
+    },
+    'Entry': {'key': (1, 'int64'), 'value': (2, 'EventMetadata')},
+    'EventMetadata': {'name': (2, 'bytes'), 'stats': (5, 'Stat')},
+    'StatEntry': {'key': (1, 'int64'), 'value': (2, 'StatMetadata')},
+    'StatMetadata': {'name': (2, 'bytes')},
+    'Stat': {
+        'metadata_id': (1, 'int64'),
+        'str_value': (5, 'bytes'),
+        'bytes_value': (6, 'bytes'),
+        'ref_value': (7, 'int64'),
+    },
     'Program': {'module': (1, 'Module')},
     'Module': {'name': (1, 'string'), 'computations': (3, 'Computation')},
     'Computation': {'instructions': (2, 'Instruction')},
     'Instruction': {'name': (1, 'string'), 'metadata': (7, 'Metadata')},
     'Metadata': {'op_name': (2, 'string')},
 }
-REPEATED = ('planes', 'event_metadata', 'stats', 'computations', 'instructions')
+TYPES = {
+    'string': descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
+    'bytes': descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
+    'int64': descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
+}
+REPEATED = ('planes', 'lines', 'events', 'event_metadata', 'stat_metadata', 'stats', 'computations', 'instructions')
 PROGRAMS = '/host:metadata'  # name of the plane that has the compiled programs
 TPU_LINE = 'XLA Ops'  # name of a TPU's line of operations; each event has the text of an HLO instruction as its name
 
@@ -44,6 +67,22 @@ class Operation(NamedTuple):
     share: float
 
 
+class TraceEvent(NamedTuple):
+    """An event of a trace, with its start and its duration in nanoseconds, and its statistics that are texts."""
+
+    name: str
+    start_ns: float
+    duration_ns: float
+    stats: Iterable[tuple[str, str]]
+
+
+class TraceLine(NamedTuple):
+    """A line of a trace, such as a thread of the host or a stream of a GPU."""
+
+    name: str
+    events: Iterable[TraceEvent]
+
+
 class TimedEvent(NamedTuple):
     """An event of a trace: the key of its operation, its start and its duration, in nanoseconds."""
 
@@ -62,8 +101,8 @@ def longest_operations(trace: bytes, program: str, count: int) -> list[Operation
         count: the largest number of operations.
     """
     totals: dict[tuple[str, str], float] = defaultdict(float)
-    for plane in jax.profiler.ProfileData.from_serialized_xspace(trace).planes:
-        for line in plane.lines:
+    for plane in message_class('Space').FromString(trace).planes:
+        for line in trace_lines(plane):
             for key, duration in self_durations(operation_events(line)):
                 if key[0] in ('', program):
                     totals[key] += duration
@@ -72,7 +111,35 @@ def longest_operations(trace: bytes, program: str, count: int) -> list[Operation
     return [Operation(key[1], scopes.get(key, ''), total * 1e-9, total / whole) for key, total in longest]
 
 
-def operation_events(line: Any) -> Iterator[TimedEvent]:
+def trace_lines(plane: Any) -> Iterator[TraceLine]:
+    """Yields the lines of a plane of the trace, such as a device, with names in place of numbers."""
+    metadata = {entry.key: entry.value for entry in plane.event_metadata}
+    names = {entry.key: as_text(entry.value.name) for entry in plane.stat_metadata}
+
+    def texts(stats: Iterable[Any]) -> Iterator[tuple[str, str]]:
+        for stat in stats:
+            text = names.get(stat.ref_value, '') if stat.ref_value else as_text(stat.str_value)
+            yield names.get(stat.metadata_id, ''), text
+
+    for line in plane.lines:
+        events = (
+            TraceEvent(
+                as_text(metadata[event.metadata_id].name),
+                line.timestamp_ns + event.offset_ps / 1000,
+                event.duration_ps / 1000,
+                [*texts(metadata[event.metadata_id].stats), *texts(event.stats)],
+            )
+            for event in line.events
+        )
+        yield TraceLine(line.name, events)
+
+
+def as_text(data: bytes) -> str:
+    """Returns a text of the trace; a byte that is not UTF-8 becomes a replacement character."""
+    return data.decode('utf-8', errors='replace')
+
+
+def operation_events(line: TraceLine) -> Iterator[TimedEvent]:
     """Yields the events of a line of the trace that are operations of compiled programs."""
     for event in line.events:
         if line.name == TPU_LINE:
@@ -81,7 +148,7 @@ def operation_events(line: Any) -> Iterator[TimedEvent]:
             continue
         stats = dict(event.stats)
         if 'hlo_op' in stats:
-            key = str(stats.get('hlo_module', '')), str(stats['hlo_op'])
+            key = stats.get('hlo_module', ''), stats['hlo_op']
             yield TimedEvent(key, event.start_ns, event.duration_ns)
 
 
@@ -127,16 +194,12 @@ def module_scopes(module: str, computations: Sequence[Any]) -> dict[tuple[str, s
 def message_class(name: str) -> Any:
     """Returns the protobuf class of a message type in `FORMAT`, which parses a trace file (*.xplane.pb)."""
     file = descriptor_pb2.FileDescriptorProto(name='efficient_attention_trace.proto', package='trace', syntax='proto3')
-    types = {
-        'string': descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
-        'bytes': descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
-    }
     for message, fields in FORMAT.items():
         defined = file.message_type.add(name=message)
         for field, (number, kind) in fields.items():
             label = 3 if field in REPEATED else 1
-            if kind in types:
-                defined.field.add(name=field, number=number, label=label, type=types[kind])
+            if kind in TYPES:
+                defined.field.add(name=field, number=number, label=label, type=TYPES[kind])
             else:
                 defined.field.add(name=field, number=number, label=label, type=11, type_name=f'.trace.{kind}')
     pool = descriptor_pool.DescriptorPool()

@@ -9,6 +9,8 @@ import pytest
 from efficient_attention.training.trace_operations import (
     TPU_LINE,
     TimedEvent,
+    TraceEvent,
+    TraceLine,
     longest_operations,
     message_class,
     module_scopes,
@@ -25,14 +27,14 @@ def test_the_time_of_an_operation_excludes_operations_inside_it():
     ]
 
 
-def event(name: str, **stats: object) -> SimpleNamespace:
-    return SimpleNamespace(name=name, start_ns=1.0, duration_ns=2.0, stats=stats.items())
+def event(name: str, **stats: str) -> TraceEvent:
+    return TraceEvent(name, 1.0, 2.0, stats.items())
 
 
 def test_operations_are_found_on_lines_of_tpus_and_of_other_devices():
-    line = SimpleNamespace(name='stream', events=[event('gemm', hlo_op='dot.1', hlo_module='jit_f'), event('wait')])
+    line = TraceLine('stream', [event('gemm', hlo_op='dot.1', hlo_module='jit_f'), event('wait')])
     assert [*operation_events(line)] == [TimedEvent(('jit_f', 'dot.1'), 1.0, 2.0)]
-    line = SimpleNamespace(name=TPU_LINE, events=[event('%fusion.3 = f32[8]{0} fusion(...)')])
+    line = TraceLine(TPU_LINE, [event('%fusion.3 = f32[8]{0} fusion(...)')])
     assert [*operation_events(line)] == [TimedEvent(('', 'fusion.3'), 1.0, 2.0)]
 
 
