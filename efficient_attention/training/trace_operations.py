@@ -31,6 +31,7 @@ FORMAT = {
     'StatMetadata': {'name': (2, 'bytes')},
     'Stat': {
         'metadata_id': (1, 'int64'),
+        'int64_value': (4, 'int64'),
         'str_value': (5, 'bytes'),
         'bytes_value': (6, 'bytes'),
         'ref_value': (7, 'int64'),
@@ -68,7 +69,7 @@ class Operation(NamedTuple):
 
 
 class TraceEvent(NamedTuple):
-    """An event of a trace, with its start and its duration in nanoseconds, and its statistics that are texts."""
+    """An event of a trace, with its start and its duration in nanoseconds, and its statistics as texts."""
 
     name: str
     start_ns: float
@@ -118,7 +119,7 @@ def trace_lines(plane: Any) -> Iterator[TraceLine]:
 
     def texts(stats: Iterable[Any]) -> Iterator[tuple[str, str]]:
         for stat in stats:
-            text = names.get(stat.ref_value, '') if stat.ref_value else as_text(stat.str_value)
+            text = names.get(stat.ref_value, '') if stat.ref_value else as_text(stat.str_value) or str(stat.int64_value)
             yield names.get(stat.metadata_id, ''), text
 
     for line in plane.lines:

@@ -15,6 +15,7 @@ from efficient_attention.training.state import initial_state
 from efficient_attention.training.step import make_train_step
 from efficient_attention.training.step_profile import FOLDER, StepProfile, check_profiled_steps, steps_left_to_profile
 from efficient_attention.training.throughput import Throughput
+from efficient_attention.training.trace_operations import message_class, trace_lines
 from tests.training.test_step import BATCH, OBJECTIVE, model
 
 
@@ -42,8 +43,10 @@ def run_steps(profiled: StepProfile, count: int) -> list[str]:
 
 def traced_step_numbers(workdir: Path) -> list[int]:
     (path,) = (workdir / FOLDER).glob('plugins/profile/*/*.xplane.pb')
-    planes = jax.profiler.ProfileData.from_file(str(path)).planes
-    events = [event for plane in planes for line in plane.lines for event in line.events if event.name == 'train']
+    planes = message_class('Space').FromString(path.read_bytes()).planes
+    events = [
+        event for plane in planes for line in trace_lines(plane) for event in line.events if event.name == 'train'
+    ]
     return sorted(int(dict(event.stats)['step_num']) for event in events)
 
 
