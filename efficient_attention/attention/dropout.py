@@ -55,8 +55,12 @@ def hash_in_indices(bits: UInt32[Array, '...'], *indices: Integer[Array, '...'])
 
 def hash_in_index(bits: UInt32[Array, '...'], index: Integer[Array, '...']) -> UInt32[Array, '...']:
     """Returns a hash of random bits and an element's index along one further axis; the two arguments broadcast."""
-    # Multiples of the golden ratio keep neighbouring indices far apart before they are hashed.
-    return hash_bits(bits + (index.astype(jnp.uint32) + jnp.uint32(1)) * jnp.uint32(0x9E3779B9))
+    return hash_bits(bits + spread_index(index))
+
+
+def spread_index(index: Integer[Array, '...']) -> UInt32[Array, '...']:
+    """Returns uint32 numbers that differ in many bits between neighbouring indices: multiples of the golden ratio."""
+    return (index.astype(jnp.uint32) + jnp.uint32(1)) * jnp.uint32(0x9E3779B9)
 
 
 def is_kept(bits: UInt32[Array, '...'], rate: float) -> Bool[Array, '...']:
