@@ -4,11 +4,12 @@ cutting or sharding an array does not change them.
 A mask sampled for a whole array by a counter-based generator changes with the array's shape, so with tiling,
 micro-batches and padding. Here each element's bits are a hash of (key, its indices). Any part of the mask can be
 computed on any device, without an array of all bits. The hash is a multiply-xorshift finaliser, about 8 integer
-operations per element.
+operations per element. Its constants are NumPy scalars, because kernels accept no arrays as constants.
 """
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Integer, UInt32
 
@@ -18,8 +19,8 @@ def hash_bits(bits: UInt32[Array, '...']) -> UInt32[Array, '...']:
 
     The constants come from C. Wellons' "lowbias32" search (hash-prospector, public domain).
     """
-    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
-    bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
+    bits = (bits ^ (bits >> 16)) * np.uint32(0x7FEB352D)
+    bits = (bits ^ (bits >> 15)) * np.uint32(0x846CA68B)
     return bits ^ (bits >> 16)
 
 
@@ -56,12 +57,32 @@ def hash_in_indices(bits: UInt32[Array, '...'], *indices: Integer[Array, '...'])
 def hash_in_index(bits: UInt32[Array, '...'], index: Integer[Array, '...']) -> UInt32[Array, '...']:
     """Returns a hash of random bits and an element's index along one further axis; the two arguments broadcast."""
     # Multiples of the golden ratio keep neighbouring indices far apart before they are hashed.
-    return hash_bits(bits + (index.astype(jnp.uint32) + jnp.uint32(1)) * jnp.uint32(0x9E3779B9))
+    return hash_bits(bits + (index.astype(jnp.uint32) + np.uint32(1)) * np.uint32(0x9E3779B9))
+
+
+def weight_bits(
+    seeds: UInt32[Array, '...'],
+    head: Integer[Array, '...'],
+    query: Integer[Array, '...'],
+    key: Integer[Array, '...'],
+) -> UInt32[Array, '...']:
+    """Returns the random bits for dropout of attention weights, for each element of the four broadcast arguments.
+
+    `is_kept` of these bits is the mask that `dropout_keep_mask` draws for the same seeds and indices. A kernel can
+    compute it for one tile. It then hashes heads and queries [tile, 1] once, and only keys [1, tile] for each pair.
+
+    Args:
+        seeds: the seeds of the elements' rows, from `row_seeds`.
+        head: index of the query head.
+        query: index of the query in its row, not its position.
+        key: index of the key in its row.
+    """
+    return hash_in_index(hash_in_index(hash_in_index(seeds, head), query), key)
 
 
 def is_kept(bits: UInt32[Array, '...'], rate: float) -> Bool[Array, '...']:
     """Returns whether dropout at `rate` keeps an element that has these uint32 random bits."""
-    return bits >= jnp.uint32(round(rate * 2**32))
+    return bits >= np.uint32(round(rate * 2**32))
 
 
 def dropout(x: Float[Array, 'B ...'], rate: float, rng: Array | None) -> Float[Array, 'B ...']:
