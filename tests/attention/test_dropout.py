@@ -68,7 +68,7 @@ def test_a_part_of_the_mask_can_be_drawn_alone():
 
 def weight_mask(seed: int, rate: float, shape: tuple[int, int, int, int]) -> np.ndarray:
     """Returns the mask [B, H, L, M] of attention weights from indices along each axis."""
-    indices = (jnp.arange(size).reshape((-1,) + (1,) * (3 - axis)) for axis, size in enumerate(shape))
+    indices = np.meshgrid(*map(np.arange, shape), indexing='ij', sparse=True)
 
     @jax.jit
     def run(row: jax.Array, head: jax.Array, query: jax.Array, key: jax.Array) -> jax.Array:
