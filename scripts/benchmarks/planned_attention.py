@@ -126,7 +126,7 @@ def compile_call(
         out, pull = jax.vjp(lambda *inputs: attend(*inputs, mechanism, **options), q, k, v)
         return out, pull(dout)
 
-    with using_platform('tpu' if device.platform == 'tpu' else 'gpu', 1):
+    with using_platform('tpu' if device.platform == 'tpu' else 'gpu', 1, device.device_kind):
         return jax.jit(both).lower(x, x, x, x, drawn, row_lengths).compile()
 
 
