@@ -29,9 +29,7 @@ class KernelWork:
 
     def plus(self, other: 'KernelWork', times: int) -> 'KernelWork':
         """Returns this work together with `times` times the work of another call of the same kernel."""
-        return KernelWork(
-            self.name, self.flops + times * other.flops, self.loaded_bytes + times * other.loaded_bytes
-        )
+        return KernelWork(self.name, self.flops + times * other.flops, self.loaded_bytes + times * other.loaded_bytes)
 
 
 def stating_work(work: KernelWork) -> contextlib.AbstractContextManager[None]:

@@ -217,9 +217,7 @@ def estimate_times(chip: Chip, peak: float, cost: Cost, collectives: float = 0.0
     seconds for sending.
     """
     compiler = cost.cycles / chip.clock + cost.kernel_flops / peak if chip.clock and cost.cycles else None
-    kernels = {
-        name: (work.flops / peak, work.loaded_bytes / chip.bandwidth) for name, work in cost.kernels.items()
-    }
+    kernels = {name: (work.flops / peak, work.loaded_bytes / chip.bandwidth) for name, work in cost.kernels.items()}
     return StepTimeEstimate(cost.flops / peak, cost.bytes / chip.bandwidth, compiler, collectives, kernels)
 
 

@@ -100,12 +100,12 @@ def measure_error(text: str, dtype: str, backend: str, sizes: Sizes) -> dict[str
     def output_and_gradients(
         q_BLHK: jax.Array, k_BLGK: jax.Array, v_BLGK: jax.Array, g_BLHK: jax.Array, segments: Any
     ) -> Any:
-        rate: dict[str, Any] = {'dropout_rate': sizes.dropout_rate, 'dropout_rng': drop_rng} if sizes.dropout_rate else {}
+        rate: dict[str, Any] = (
+            {'dropout_rate': sizes.dropout_rate, 'dropout_rng': drop_rng} if sizes.dropout_rate else {}
+        )
 
         def call(*operands: jax.Array) -> jax.Array:
-            return attend(
-                *operands, mechanism, query_segments=segments, key_segments=segments, backend=backend, **rate
-            )
+            return attend(*operands, mechanism, query_segments=segments, key_segments=segments, backend=backend, **rate)
 
         out_BLHK, pull_back = jax.vjp(call, q_BLHK, k_BLGK, v_BLGK)
         return out_BLHK, *pull_back(g_BLHK)
