@@ -56,28 +56,12 @@ def hash_in_indices(bits: UInt32[Array, '...'], *indices: Integer[Array, '...'])
 
 def hash_in_index(bits: UInt32[Array, '...'], index: Integer[Array, '...']) -> UInt32[Array, '...']:
     """Returns a hash of random bits and an element's index along one further axis; the two arguments broadcast."""
-    # Multiples of the golden ratio keep neighbouring indices far apart before they are hashed.
-    return hash_bits(bits + (index.astype(jnp.uint32) + np.uint32(1)) * np.uint32(0x9E3779B9))
+    return hash_bits(bits + spread_index(index))
 
 
-def weight_bits(
-    seeds: UInt32[Array, '...'],
-    head: Integer[Array, '...'],
-    query: Integer[Array, '...'],
-    key: Integer[Array, '...'],
-) -> UInt32[Array, '...']:
-    """Returns the random bits for dropout of attention weights, for each element of the four broadcast arguments.
-
-    `is_kept` of these bits is the mask that `dropout_keep_mask` draws for the same seeds and indices. A kernel can
-    compute it for one tile. It then hashes heads and queries [tile, 1] once, and only keys [1, tile] for each pair.
-
-    Args:
-        seeds: the seeds of the elements' rows, from `row_seeds`.
-        head: index of the query head.
-        query: index of the query in its row, not its position.
-        key: index of the key in its row.
-    """
-    return hash_in_index(hash_in_index(hash_in_index(seeds, head), query), key)
+def spread_index(index: Integer[Array, '...']) -> UInt32[Array, '...']:
+    """Returns uint32 numbers that differ in many bits between neighbouring indices: multiples of the golden ratio."""
+    return (index.astype(jnp.uint32) + np.uint32(1)) * np.uint32(0x9E3779B9)
 
 
 def is_kept(bits: UInt32[Array, '...'], rate: float) -> Bool[Array, '...']:

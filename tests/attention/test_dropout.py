@@ -9,9 +9,10 @@ from efficient_attention.attention.dropout import (
     dropout,
     dropout_keep_mask,
     hash_bits,
+    hash_in_index,
     is_kept,
     row_seeds,
-    weight_bits,
+    spread_index,
 )
 
 
@@ -64,6 +65,11 @@ def test_a_part_of_the_mask_can_be_drawn_alone():
 
     whole, part = jax.device_get(run(jax.random.key(5)))
     np.testing.assert_array_equal(whole[:, 8:16, 16:], part)
+
+
+def weight_bits(seeds: jax.Array, head: jax.Array, query: jax.Array, key: jax.Array) -> jax.Array:
+    """Returns the bits of attention weights, one for each element of the broadcast arguments, as kernels hash them."""
+    return hash_bits(hash_in_index(hash_in_index(seeds, head), query) + spread_index(key))
 
 
 def weight_mask(seed: int, rate: float, shape: tuple[int, int, int, int]) -> np.ndarray:
