@@ -4,9 +4,9 @@
 
 The script compiles output and gradients of each mechanism on one row in bfloat16, with 8 heads of width 64. Nothing is
 run. The script prints the time of matrix products at the device's published peak, and the time of memory traffic at the
-published bandwidth. The estimated time is the larger of both times. The column "ratio" divides the estimate by the
-first mechanism's estimate at the same length. The temporary memory is the compiler's figure. With --padding, the calls
-have the lengths of rows, as models give them.
+published bandwidth. The estimated time is the larger of both times, separately for each kernel of `mosaic`. The column
+"ratio" divides the estimate by the first mechanism's estimate at the same length. The temporary memory is the
+compiler's figure. With --padding, the calls have the lengths of rows, as models give them.
 
 These columns count only the shortest branch of each conditional. The column "longest ms" is the estimate with the
 longest branches. The branches differ in causal attention with features: if features underflow, this attention computes
@@ -35,6 +35,7 @@ from efficient_attention.commands.flags import define_integers
 from efficient_attention.errors import InputError
 from efficient_attention.planning.cost import cost_of
 from efficient_attention.planning.hlo_program import parse_program
+from efficient_attention.planning.plan import estimate_times
 from efficient_attention.planning.topology import Topology, make_topology_devices, parse_topology
 from efficient_attention.training.throughput import peak_flops
 
@@ -48,13 +49,9 @@ class PlannedCall:
 
     products: float  # milliseconds of matrix products at the device's published peak
     traffic: float  # milliseconds of memory reads and writes at the published bandwidth
+    estimate: float  # estimated milliseconds: the larger of products and traffic, separately for each own kernel
     longest: float  # estimated milliseconds with the longest branch of each conditional
     temporary: float  # MiB of temporary memory
-
-    @property
-    def estimate(self) -> float:
-        """The estimated milliseconds: the larger of products and traffic."""
-        return max(self.products, self.traffic)
 
 
 def main() -> None:
@@ -101,11 +98,13 @@ def plan_call(mechanism: Mechanism, length: int, topology: Topology, has_padding
     assert chip is not None and peak is not None, topology
     compiled = compile_call(mechanism, length, device, has_padding)
     program = parse_program(compiled.as_text() or '')
-    (products, traffic), longest = (
-        (1e3 * cost.flops / peak, 1e3 * cost.bytes / chip.bandwidth)
-        for cost in (cost_of(dataclasses.replace(program, takes_shortest_branch=True)), cost_of(program))
+    shortest, longest = (
+        estimate_times(chip, peak, cost_of(dataclasses.replace(program, takes_shortest_branch=is_shortest)))
+        for is_shortest in (True, False)
     )
-    return PlannedCall(products, traffic, max(longest), compiled.memory_analysis().temp_size_in_bytes / 2**20)
+    found = shortest.products, shortest.traffic, shortest.step_seconds, longest.step_seconds
+    milliseconds = [1e3 * (seconds or 0.0) for seconds in found]
+    return PlannedCall(*milliseconds, temporary=compiled.memory_analysis().temp_size_in_bytes / 2**20)
 
 
 def compile_call(
@@ -127,7 +126,7 @@ def compile_call(
         out, pull = jax.vjp(lambda *inputs: attend(*inputs, mechanism, **options), q, k, v)
         return out, pull(dout)
 
-    with using_platform('tpu' if device.platform == 'tpu' else 'gpu', 1):
+    with using_platform('tpu' if device.platform == 'tpu' else 'gpu', 1, device.device_kind):
         return jax.jit(both).lower(x, x, x, x, drawn, row_lengths).compile()
 
 

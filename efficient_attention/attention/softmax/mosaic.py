@@ -30,6 +30,7 @@ from efficient_attention.attention.device_mesh import (
 )
 from efficient_attention.attention.devices import device_tuning, is_hopper
 from efficient_attention.attention.dropout import hash_in_index, hash_in_indices, row_seeds, spread_index
+from efficient_attention.attention.kernel_work import stating_work
 from efficient_attention.attention.layer_choice import layer_index
 from efficient_attention.attention.logits.definition import request_pattern
 from efficient_attention.attention.mechanism import raise_unsupported
@@ -47,6 +48,7 @@ from efficient_attention.attention.softmax.mosaic_lists import (
     make_lists,
 )
 from efficient_attention.attention.softmax.mosaic_tiles import LOG2E, KernelOptions, Tokens
+from efficient_attention.attention.softmax.mosaic_work import count_visits, work_of
 from efficient_attention.attention.softmax.tile_chunks import reorder
 
 WIDTHS = (64, 128)  # widths of heads in the kernels; narrower heads are padded with zeros
@@ -195,6 +197,7 @@ def attend_pass(
         1.0 / math.sqrt(width),
         SIZES,
         SIZES_BY_KEY,
+        (count_visits(lists, heads), count_visits(lists_by_key, key_heads)),
         call.is_interpreted,
     )
     of_rows = None if operands.segments is None else QueryKeyPair(tokens.segments_bL, tokens.segments_bM)
@@ -271,7 +274,8 @@ def attend_lists(
 ) -> tuple[Array, Array]:
     """Returns the output [B, L, H, K] and the log-sum-exp [B, H, L] over the listed tiles; all arrays are padded."""
     del lists_by_key
-    return mosaic_forward.attend_queries(options, lists, tokens, q, k, v)
+    with stating_work(work_of('forward', options, tokens, q, k)):
+        return mosaic_forward.attend_queries(options, lists, tokens, q, k, v)
 
 
 def attend_lists_forward(
@@ -292,8 +296,10 @@ def attend_lists_backward(options: KernelOptions, saved: Any, cotangents: tuple[
         'delta': delta_BLH.swapaxes(1, 2) - dlse_BHL.astype(jnp.float32),
     }
     arrays = q, dout.astype(q.dtype), k, v
-    dq = mosaic_backward.query_gradients(options, lists, tokens, arrays, numbers)
-    dk, dv = mosaic_backward.key_gradients(options, lists_by_key, tokens, arrays, numbers)
+    with stating_work(work_of('dq', options, tokens, q, k)):
+        dq = mosaic_backward.query_gradients(options, lists, tokens, arrays, numbers)
+    with stating_work(work_of('dkv', options, tokens, q, k)):
+        dk, dv = mosaic_backward.key_gradients(options, lists_by_key, tokens, arrays, numbers)
     return dq, dk, dv, None, None, None
 
 

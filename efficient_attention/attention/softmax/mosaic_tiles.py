@@ -45,6 +45,7 @@ class KernelOptions:
         scale: factor of the products of queries and keys.
         sizes: tiles of the forward kernel and of the kernel for query gradients.
         sizes_by_key: tiles of the kernel for gradients of keys and values.
+        visits: tiles that all programs of a batch row visit, with `sizes` and with `sizes_by_key`.
         is_interpreted: whether JAX emulates the kernels on a CPU.
     """
 
@@ -55,6 +56,7 @@ class KernelOptions:
     scale: float
     sizes: TileSizes
     sizes_by_key: TileSizes
+    visits: tuple[int, int]
     is_interpreted: bool
 
 
