@@ -1,9 +1,9 @@
 """What the kernels of the backend `mosaic` share: their options and arrays, the mask and the dropout of a tile, and
 matrix products on the tensor cores of NVIDIA Hopper GPUs.
 
-The kernels are written in Pallas for Mosaic GPU. A warpgroup, 128 threads, computes 64 rows of a tile; two warpgroups
-share the visited tiles, which a third one copies into shared memory. Arrays in registers have the layout of a warpgroup's
-matrix product (wgmma).
+The kernels are written in Pallas for Mosaic GPU. A warpgroup, 128 threads, computes 64 rows of a tile. Two warpgroups
+share the visited tiles, which a third one copies into shared memory. Arrays in registers have the layout of a
+warpgroup's matrix product (wgmma).
 """
 
 import dataclasses
@@ -63,8 +63,8 @@ class KernelOptions:
 class Tokens(NamedTuple):
     """Numbers of queries and keys, padded to whole tiles; a row of size 1 stands for all batch rows.
 
-    `segments` differ between padding of queries and of keys, so that no padding is read. `bits` are what dropout hashes:
-    seeds of row, head and query, and counters of the keys. Fields are None where the kernels read no such numbers.
+    `segments` differ between padding of queries and of keys, so that no padding is read. Dropout hashes the sums of
+    `bits`: seeds of row, head and query, and counters of the keys. Fields are None if the kernels need no such numbers.
     """
 
     positions_bL: Array | None
@@ -106,7 +106,7 @@ class Program(NamedTuple):
     tile: Array
     start: Array
     whole: Array
-    count: Array
+    visits: Array
 
     def read_entry(self, ref: Any, number: Array) -> Array:
         """Returns the value of the program's entry with this number, of an array [b, P, E] in global memory."""
@@ -202,7 +202,10 @@ def kept_pairs(options: KernelOptions, tile: Tile, rows: Vectors, columns: dict[
     A row's and a column's bits are added before they are hashed, so it does not matter which are those of queries.
     """
     visited = load(columns['bits'], layout=LAYOUT.reduce(0))
-    return is_kept(hash_bits(tile.spread_rows(rows['bits']) + lax.broadcast_in_dim(visited, (ROWS, tile.columns), [1])), options.dropout_rate)
+    return is_kept(
+        hash_bits(tile.spread_rows(rows['bits']) + lax.broadcast_in_dim(visited, (ROWS, tile.columns), [1])),
+        options.dropout_rate,
+    )
 
 
 # ---- in the kernels ----
@@ -235,7 +238,7 @@ def multiply(left: Any, right: Any) -> Array:
         plgpu.wgmma(sums, left, right)
         return sums[...]
 
-    return pl.run_scoped(product, plgpu.ACC((left.shape[0], right.shape[1]), jnp.float32))
+    return pl.run_scoped(product, plgpu.WGMMAAccumulatorRef((left.shape[0], right.shape[1]), jnp.float32))
 
 
 def add_product(options: KernelOptions, sums: Array, left: Array, right: Any) -> Array:
@@ -246,7 +249,7 @@ def add_product(options: KernelOptions, sums: Array, left: Array, right: Any) ->
     left = left.astype(right.dtype)
     if options.is_interpreted:
         return sums + left.astype(jnp.float32) @ right[...].astype(jnp.float32)
-    return pl.run_state(lambda ref: plgpu.wgmma(ref, left, right))(plgpu.ACC.init(sums))
+    return pl.run_state(lambda ref: plgpu.wgmma(ref, left, right))(plgpu.WGMMAAccumulatorRef.init(sums))
 
 
 def swizzled() -> tuple[Any, ...]:
@@ -272,7 +275,9 @@ def first_or(ref: Any, axis: int, index: Array) -> Any:
 def at_rows(refs: dict[str, Any], program: Program, own: Any) -> dict[str, Any]:
     """Returns references to the numbers of some tokens, of arrays [b, L] or [B, H, L]."""
     return {
-        name: ref.at[program.row, program.head, own] if len(ref.shape) == 3 else ref.at[first_or(ref, 0, program.row), own]
+        name: ref.at[program.row, program.head, own]
+        if len(ref.shape) == 3
+        else ref.at[first_or(ref, 0, program.row), own]
         for name, ref in refs.items()
     }
 
@@ -298,19 +303,16 @@ def visit_tiles(
     """
 
     def spec(ref: Any) -> Any:
-        if len(ref.shape) == 4:
-            shape, place = (columns, None, ref.shape[3]), lambda head, tile: (tile, head, 0)
-            transforms = swizzled()
-        else:
-            shape, place = (columns,), lambda _head, tile: (tile,)
-            transforms = ()
-            if len(ref.shape) == 3:
-                shape, place = (None, columns), lambda head, tile: (head, tile)
-        return plgpu.BlockSpec(shape, lambda number: place(*locate(number)), transforms=transforms)
+        def place(number: Array) -> tuple[Any, ...]:
+            head, tile = locate(number)
+            return {2: (tile,), 3: (head, tile), 4: (tile, head, 0)}[len(ref.shape)]
+
+        shape: tuple[Any, ...] = {2: (columns,), 3: (None, columns), 4: (columns, None, ref.shape[-1])}[len(ref.shape)]
+        return plgpu.BlockSpec(shape, place, transforms=swizzled() if len(ref.shape) == 4 else ())
 
     pipeline = plgpu.emit_pipeline_warp_specialized(
         step,
-        grid=(program.count,),
+        grid=(program.visits,),
         max_concurrent_steps=STAGES,
         num_compute_wgs=WARPGROUPS,
         memory_registers=40,
@@ -347,8 +349,6 @@ def run_kernel(
         num_threads=WARPGROUPS + 1,
         thread_name=GRID[3],
         scratch_types=scratch,
-        compiler_params=plgpu.CompilerParams(
-            approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Warpgroup
-        ),
+        compiler_params=plgpu.CompilerParams(approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Warpgroup),
         kernel_name=name,
     )(*leaves)
