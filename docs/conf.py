@@ -11,7 +11,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / 'docs')]
-os.environ['PYTHONPATH'] = str(ROOT)  # for the tutorials, whose code runs in another process
+# The tutorials run in other processes, and call the command that is next to this Python.
+os.environ['PYTHONPATH'] = str(ROOT)
+os.environ['PATH'] = os.pathsep.join([str(Path(sys.executable).parent), os.environ['PATH']])
 
 import site_pages  # noqa: E402  it is next to this file
 from myst_nb.sphinx_ import NbMetadataCollector  # noqa: E402
