@@ -150,9 +150,16 @@ def cover(
     """Returns the kinds of all tiles of one head, and the words of its looked-up patterns."""
     some, every = tile_coverage(pattern, positions, order, sizes)
     kinds = np.where(some, np.where(every, WHOLE, PARTIAL), EMPTY)
-    keys = positions[1] if isinstance(positions[1], int) else len(positions[1]) // 4
-    if keys % sizes.keys:
+    counts = [one if isinstance(one, int) else len(one) // 4 for one in positions]
+    if counts[1] % sizes.keys:
         kinds[:, -1] = np.where(kinds[:, -1] == WHOLE, PARTIAL, kinds[:, -1])
+    # Rows are padded to whole tiles of the larger size, so there may be one more of the smaller tiles.
+    larger = max(sizes.queries, sizes.keys)
+    more = [
+        (0, -(-count // larger) * (larger // size) - tiles)
+        for count, size, tiles in zip(counts, sizes[:2], kinds.shape, strict=True)
+    ]
+    kinds = np.pad(kinds, more, constant_values=EMPTY)
     words = []
     for leaf in looked_up_patterns(pattern):
         allowed, _ = tile_coverage(leaf, positions, order, TileSizes(block, block))
