@@ -8,9 +8,10 @@
 The benchmark has five parts, which run in this order:
 
 `numerics`: errors of every backend of softmax attention against float64, forward and gradients.
-`attention`: the backends `cudnn` and `blocked` against attention of JAX and PyTorch, at 4k, 16k and 64k positions.
-`training_step`: training steps of GPT-2 124M, BERT-base and -large, and Longformer.
-`tile_sizes`: the backend `blocked` at several tile and step sizes.
+`attention`: the backends `cudnn`, `mosaic` and `blocked` against attention of JAX and PyTorch, at 4k, 16k and 64k
+positions.
+`training_step`: training steps of GPT-2 124M, BERT-base and -large, Longformer and BigBird.
+`tile_sizes`: the backends `blocked` and `mosaic` at several tile and step sizes.
 `decoding`: generation of single tokens with a cache.
 
 Each part has one JSON file in the folder `--output`, which is rewritten after every case. If a case fails, the file

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +27,7 @@ _devices = jax.make_user_context(None)
 _chip = jax.make_user_context(None)
 _changes = jax.make_user_context(())
 MIB = 2**20  # bytes
+HOPPER = re.compile(r'\bG?H(20|100|200|800)\b')  # in names such as 'NVIDIA H100 80GB HBM3' and 'NVIDIA GH200 480GB'
 
 
 def device_kind() -> str:
@@ -49,6 +51,15 @@ def chip_name() -> str:
     `using_platform`, else that of this process's first device.
     """
     return _chip.value or jax.local_devices()[0].device_kind
+
+
+def is_hopper() -> bool:
+    """Returns whether programs are compiled for NVIDIA GPUs of the Hopper generation, compute capability 9.0, judged by
+    the name of the chip.
+
+    Later generations lack Hopper's matrix products of a warpgroup.
+    """
+    return HOPPER.search(chip_name()) is not None
 
 
 @contextlib.contextmanager

@@ -4,11 +4,12 @@ cutting or sharding an array does not change them.
 A mask sampled for a whole array by a counter-based generator changes with the array's shape, so with tiling,
 micro-batches and padding. Here each element's bits are a hash of (key, its indices). Any part of the mask can be
 computed on any device, without an array of all bits. The hash is a multiply-xorshift finaliser, about 8 integer
-operations per element.
+operations per element. Its constants are NumPy scalars, because kernels accept no arrays as constants.
 """
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Integer, UInt32
 
@@ -18,8 +19,8 @@ def hash_bits(bits: UInt32[Array, '...']) -> UInt32[Array, '...']:
 
     The constants come from C. Wellons' "lowbias32" search (hash-prospector, public domain).
     """
-    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
-    bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
+    bits = (bits ^ (bits >> 16)) * np.uint32(0x7FEB352D)
+    bits = (bits ^ (bits >> 15)) * np.uint32(0x846CA68B)
     return bits ^ (bits >> 16)
 
 
@@ -55,13 +56,17 @@ def hash_in_indices(bits: UInt32[Array, '...'], *indices: Integer[Array, '...'])
 
 def hash_in_index(bits: UInt32[Array, '...'], index: Integer[Array, '...']) -> UInt32[Array, '...']:
     """Returns a hash of random bits and an element's index along one further axis; the two arguments broadcast."""
-    # Multiples of the golden ratio keep neighbouring indices far apart before they are hashed.
-    return hash_bits(bits + (index.astype(jnp.uint32) + jnp.uint32(1)) * jnp.uint32(0x9E3779B9))
+    return hash_bits(bits + spread_index(index))
+
+
+def spread_index(index: Integer[Array, '...']) -> UInt32[Array, '...']:
+    """Returns uint32 numbers that differ in many bits between neighbouring indices: multiples of the golden ratio."""
+    return (index.astype(jnp.uint32) + np.uint32(1)) * np.uint32(0x9E3779B9)
 
 
 def is_kept(bits: UInt32[Array, '...'], rate: float) -> Bool[Array, '...']:
     """Returns whether dropout at `rate` keeps an element that has these uint32 random bits."""
-    return bits >= jnp.uint32(round(rate * 2**32))
+    return bits >= np.uint32(round(rate * 2**32))
 
 
 def dropout(x: Float[Array, 'B ...'], rate: float, rng: Array | None) -> Float[Array, 'B ...']:

@@ -77,7 +77,7 @@ class LayerConfig:
     head_width: int = 0  # K, the width of a head; 0 = width / heads
     # attention mechanism as text; layers alternate between several mechanisms, separated by ';'
     attention: str = field_with_marks(EXPORTED, default='full')
-    # how attention is computed: 'auto' | 'reference' | 'dense' | 'blocked' | 'jax_nn' | 'cudnn' | 'splash'
+    # how attention is computed: 'auto' | 'reference' | 'dense' | 'blocked' | 'jax_nn' | 'cudnn' | 'mosaic' | 'splash'
     attention_backend: str = field_with_marks(CHANGEABLE, EXPORTED, default='auto')
     # mechanism of cross-attention: full, favor or linear attention, or compressed keys (linformer, induced)
     # Cross-attention can also use a window by positions, or another distribution over its keys, such as entmax.

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from efficient_attention.attention.kernel_work import KernelWork, stated_work
 from efficient_attention.planning.hlo_program import (
     STILL,
     Computation,
@@ -51,24 +52,34 @@ class Cost:
     bytes: float  # bytes read and written in the device's main memory, without the padding of arrays
     cycles: float  # clock cycles that the compiler estimates, without collectives; 0 if it gives no estimate
     kernel_flops: float = 0.0  # of `flops`, those of TPU kernels, which the compiler's cycles leave out
+    # for each name of the project's GPU kernels, the work of all its calls; `flops` and `bytes` contain it
+    kernels: dict[str, KernelWork] = dataclasses.field(default_factory=dict)
     uncounted_calls: tuple[str, ...] = ()  # sorted targets of custom calls whose products are not in `flops`
 
 
 def cost_of(program: HloProgram) -> Cost:
     """Returns the cost of one call of a compiled program; an instruction in a loop counts as often as it runs."""
     flops = kernel_flops = traffic = cycles = 0.0
+    kernels: dict[str, KernelWork] = {}
     uncounted = set()
     for run in program.executed_instructions():
         found, target = flops_of(run), custom_call_target(run.instruction)
         flops += run.times * found
         kernel_flops += run.times * splash_kernel_flops(run)
+        if work := kernel_work(run.instruction):
+            kernels[work.name] = kernels.get(work.name, KernelWork(work.name, 0, 0)).plus(work, run.times)
         if target and not found and target not in WITHOUT_PRODUCTS:
             uncounted.add(target)
         if not run.is_fused:
             traffic += run.times * instruction_memory_traffic(run, program)
             estimate = _CYCLES.search(run.instruction.attributes)
             cycles += run.times * int(estimate[1]) if estimate else 0.0
-    return Cost(flops, traffic, cycles, kernel_flops, tuple(sorted(uncounted)))
+    return Cost(flops, traffic, cycles, kernel_flops, kernels, tuple(sorted(uncounted)))
+
+
+def kernel_work(instruction: HloInstruction) -> KernelWork | None:
+    """Returns the work that a call of one of the project's GPU kernels states; None for other instructions."""
+    return stated_work(instruction.attributes) if instruction.opcode == 'custom-call' else None
 
 
 def flops_of(run: ExecutedInstruction) -> float:
@@ -80,6 +91,8 @@ def flops_of(run: ExecutedInstruction) -> float:
     target = custom_call_target(instruction)
     if target in CUDNN_PRODUCTS:
         return CUDNN_PRODUCTS[target] * cudnn_product_flops(instruction, run.operand_shapes()[0].sizes[-1])
+    if work := kernel_work(instruction):
+        return float(work.flops)
     if instruction.opcode not in ('dot', 'convolution'):
         return splash_kernel_flops(run)
     result, operands = instruction.shapes[0], run.operand_shapes()
@@ -158,9 +171,12 @@ def convolution_pair_count(window: dict[str, str], outputs: int, inputs: int) ->
 def instruction_memory_traffic(run: ExecutedInstruction, program: HloProgram) -> float:
     """Returns the bytes that an instruction reads and writes in main memory.
 
-    For an instruction that reads only a slice of an operand, only the slice counts.
+    For an instruction that reads only a slice of an operand, only the slice counts. For a kernel that states its work,
+    each load of a tile counts, which is an upper bound: a GPU's cache may keep a tile for the next load.
     """
     instruction = run.instruction
+    if work := kernel_work(instruction):
+        return float(work.loaded_bytes)
     # A '-done' instruction moves no data; it only waits for the asynchronous '-start' instruction, which is counted.
     if instruction.opcode in STILL or instruction.opcode.endswith('-done'):
         return 0.0

@@ -8,6 +8,7 @@ import jax
 
 from efficient_attention.config.model import REMAT_POLICIES
 from efficient_attention.config.run import RunConfig
+from efficient_attention.planning.chips import Chip
 from efficient_attention.planning.collectives import CollectiveTotal, collectives_of
 from efficient_attention.planning.cost import Cost, cost_of
 from efficient_attention.planning.step_compilation import PlannedStep, compile_step
@@ -57,13 +58,26 @@ class StepTimeEstimate:
     # seconds by the compiler's estimated cycles, without collectives, and of products in kernels at the published peak
     compiler: float | None
     collectives: float | None  # seconds to send all bytes of the collectives at the published rate of a ring
+    # for each of the project's GPU kernels, its seconds of products and of traffic, which are also part of the above
+    kernels: dict[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
 
     @property
     def step_seconds(self) -> float | None:
-        """An upper estimate of a step's seconds, which assumes that collectives do not overlap with computation."""
-        roofline = None if self.products is None or self.traffic is None else max(self.products, self.traffic)
+        """An estimate of a step's seconds, which assumes that collectives do not overlap with computation.
+
+        A kernel overlaps its own products with its own traffic, but not with those of other operations.
+        """
+        roofline = None
+        if self.products is not None and self.traffic is not None:
+            in_kernels = [sum(seconds) for seconds in zip(*self.kernels.values(), strict=True)] or [0.0, 0.0]
+            roofline = max(self.products - in_kernels[0], self.traffic - in_kernels[1]) + self.kernel_seconds
         compute = self.compiler if self.compiler is not None else roofline
         return None if compute is None or self.collectives is None else compute + self.collectives
+
+    @property
+    def kernel_seconds(self) -> float:
+        """The seconds of the project's GPU kernels: for each, the longer of its products and its traffic."""
+        return sum(map(max, self.kernels.values()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,8 +209,16 @@ def estimate_step_time(
     if chip is None or peak is None or cost is None:
         return StepTimeEstimate(None, None, None, None)
     sent = sum(collective.sent_bytes for collective in collectives)
+    return estimate_times(chip, peak, cost, sent / chip.link)
+
+
+def estimate_times(chip: Chip, peak: float, cost: Cost, collectives: float = 0.0) -> StepTimeEstimate:
+    """Returns the estimated seconds of a program with this cost on a chip of this peak FLOP/s; `collectives` are its
+    seconds for sending.
+    """
     compiler = cost.cycles / chip.clock + cost.kernel_flops / peak if chip.clock and cost.cycles else None
-    return StepTimeEstimate(cost.flops / peak, cost.bytes / chip.bandwidth, compiler, sent / chip.link)
+    kernels = {name: (work.flops / peak, work.loaded_bytes / chip.bandwidth) for name, work in cost.kernels.items()}
+    return StepTimeEstimate(cost.flops / peak, cost.bytes / chip.bandwidth, compiler, collectives, kernels)
 
 
 def as_dict(plan: Plan) -> dict[str, Any]:

@@ -79,6 +79,9 @@ def cost_lines(plan: Plan) -> Iterator[str]:
     if plan.cost.kernel_flops:
         kernels = plan.cost.kernel_flops / plan.cost.flops
         yield f'    at most {kernels:.0%} in splash attention, whose time is taken at the published peak'
+    for kernel in plan.cost.kernels.values():
+        loaded = in_bytes(kernel.loaded_bytes)
+        yield f'    {kernel.flops / plan.cost.flops:.0%} in the kernel {kernel.name} of mosaic, which loads {loaded}'
     if plan.cost.uncounted_calls:
         yield f'  not counted: what is inside calls of {", ".join(plan.cost.uncounted_calls)}'
     yield f'  reads and writes {in_bytes(round(plan.cost.bytes))} of its memory'
@@ -102,9 +105,11 @@ def time_lines(plan: Plan) -> Iterator[str]:
         "the compiler's estimate, without sending": estimate.compiler,
         'matrix products, at the published peak': estimate.products,
         'memory traffic, at the published bandwidth': estimate.traffic,
+        'of both, in kernels of mosaic': estimate.kernel_seconds or None,
         'sending, at the published rate of links': estimate.collectives,
     }
     how = "the compiler's estimate" if estimate.compiler is not None else 'the longer of products and memory traffic'
+    how += ', separately for each kernel' if estimate.kernels else ''
     yield f'estimated time of a step: {1e3 * (estimate.step_seconds or 0):.3g} ms: {how}, plus sending'
     for name, seconds in lines.items():
         if seconds is not None:

@@ -13,6 +13,8 @@ REMEDIES = {
     'inputs of type float16': 'model.dtype=bfloat16',
     'inputs of type float32': 'model.dtype=bfloat16',
 }
+# Backends with kernels of fused attention. If one of them computes a layer, the line names only changes of the config.
+KERNELS = ('cudnn', 'mosaic', 'splash')
 
 
 def attention_line(choices: Sequence[Choice]) -> str:
@@ -23,7 +25,11 @@ def attention_line(choices: Sequence[Choice]) -> str:
     """
     groups: dict[tuple[str, str, str], tuple[set[int], dict[str, None]]] = {}
     for choice in choices:
-        advice = ', '.join(advice_of(name, refusal) for name, refusal in choice.refusals.items())
+        advice = '; '.join(
+            advice_of(name, refusal)
+            for name, refusal in choice.refusals.items()
+            if choice.backend not in KERNELS or has_remedies(refusal)
+        )
         layers, patterns = groups.setdefault((choice.caller.kind, choice.backend, advice), (set(), {}))
         layers.update(choice.caller.layers)
         patterns[choice.pattern] = None
@@ -38,9 +44,14 @@ def attention_line(choices: Sequence[Choice]) -> str:
 
 def advice_of(backend: str, refusal: Refusal) -> str:
     """Returns the changes of the config with which a backend would work, or the reason why none is known."""
-    if refusal.features and all(feature in REMEDIES for feature in refusal.features):
+    if has_remedies(refusal):
         return f'{backend} would work with {", ".join(REMEDIES[feature] for feature in refusal.features)}'
     return refusal.message
+
+
+def has_remedies(refusal: Refusal) -> bool:
+    """Returns whether changes of the config would remove all reasons of a refusal."""
+    return bool(refusal.features) and all(feature in REMEDIES for feature in refusal.features)
 
 
 def caller_name(caller: Caller, *, has_decoder: bool) -> str:

@@ -20,8 +20,8 @@ from tests.attention.cells import check, check_each, inputs, quick, results
 from tests.attention.mechanism_cells import DISTRIBUTIONS, MECHANISM_CELLS
 from tests.tolerances import assert_close
 
-# The others need a GPU or a TPU; test_cudnn.py and test_splash.py test them.
-HERE = [name for name in BACKENDS if name not in ('cudnn', 'splash')]
+# The others need a GPU or a TPU; test_cudnn.py, test_mosaic.py and test_splash.py test them.
+HERE = [name for name in BACKENDS if name not in ('cudnn', 'mosaic', 'splash')]
 OTHERS = [name for name in HERE if name != 'reference']
 TILE = 16  # Tiles of 16 positions give tables with many rows at short lengths.
 # Each option adds one argument or property to a call; `cells.inputs` has the details.

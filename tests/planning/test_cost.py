@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from efficient_attention.attention.kernel_work import KernelWork, stating_work
 from efficient_attention.planning.cost import convolution_pair_count, cost_of
 from efficient_attention.planning.hlo_program import parse_program
 from tests.planning.small_program import TEXT
@@ -114,6 +115,47 @@ def test_products_inside_splash_attention(name: str, products: int):
         cost = cost_of(parse_program(SPLASH.replace('NAME', name).replace('CALL', call)))
         assert cost.uncounted_calls == (() if products else ('tpu_custom_call',))
         assert cost.flops == cost.kernel_flops == products * 2 * (2 * 4) * (3 * 2) * 512**2 * 64
+
+
+def test_a_kernel_counts_the_work_that_its_scope_states():
+    """The scope reaches the compiled program through a scan, differentiation and rematerialisation. A factorisation by
+    LAPACK stands for the kernel.
+    """
+
+    @jax.custom_vjp
+    def kernel(x_DD: jax.Array) -> jax.Array:
+        with stating_work(KernelWork('forward', 2**40, 1000)):
+            return jnp.linalg.cholesky(x_DD)
+
+    def backward(_: None, gradient_DD: jax.Array) -> tuple[jax.Array]:
+        with stating_work(KernelWork('dq', 7, 11)):
+            return (jnp.linalg.cholesky(gradient_DD),)
+
+    kernel.defvjp(lambda x_DD: (kernel(x_DD), None), backward)
+
+    def total(x_DD: jax.Array) -> jax.Array:
+        layer = jax.checkpoint(lambda x_DD: kernel(x_DD) @ x_DD, prevent_cse=False)
+        return jax.lax.scan(lambda x_DD, _: (layer(x_DD), None), x_DD, None, length=3)[0].sum()
+
+    plain = cost_of(parse_program(jax.jit(total).lower(jnp.eye(8)).compile().as_text()))
+    assert plain.kernels == {'forward': KernelWork('forward', 3 * 2**40, 3 * 1000)}
+    cost = cost_of(parse_program(jax.jit(jax.grad(total)).lower(jnp.eye(8)).compile().as_text()))
+    assert cost.uncounted_calls == ()
+    assert cost.kernels == {
+        'forward': KernelWork('forward', 6 * 2**40, 6 * 1000),
+        'dq': KernelWork('dq', 3 * 7, 3 * 11),
+    }
+    products = 3 * 3 * 2 * 8**3  # one forward and two backward for each turn
+    assert cost.flops == 6 * 2**40 + 3 * 7 + products
+
+
+def test_the_bytes_of_a_kernel_are_those_that_it_loads():
+    text = CALLS.replace('INNER', 'foo')
+    scope = 'metadata={op_name="jit(step)/kernel_dq_flops5_bytes123456789/pallas_call"}'
+    stated = text.replace('"foo"\n  %third', f'"foo", {scope}\n  %third')
+    assert stated != text
+    difference = cost_of(parse_program(stated)).bytes - cost_of(parse_program(text)).bytes
+    assert difference == 123456789 - 2 * 8 * 4
 
 
 CALLS = """%body (p: f32[8]) -> f32[8] {

@@ -68,5 +68,9 @@ def test_the_estimate_of_a_step_says_what_it_follows_from(monkeypatch):
     cost = dataclasses.replace(cost, kernel_flops=197e12 / 4)
     assert estimate_step_time(parse_topology('v5e:2x2'), tiny_step(), cost, sent).compiler == 2.25
     assert dataclasses.replace(estimate, compiler=None).step_seconds == 1.25
+    # A kernel overlaps its products only with its own traffic.
+    with_kernel = dataclasses.replace(estimate, compiler=None, kernels={'dq': (0.1, 0.3), 'forward': (0.2, 0.1)})
+    assert with_kernel.kernel_seconds == pytest.approx(0.5)
+    assert with_kernel.step_seconds == pytest.approx(0.7 + 0.5 + 0.25)
     # no peak numbers are published for a CPU
     assert estimate_step_time(TOPOLOGY, tiny_step(), cost, sent).step_seconds is None

@@ -1,11 +1,13 @@
 """Tests the printed lines of a plan."""
 
 import dataclasses
+import re
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from efficient_attention.attention.kernel_work import KernelWork
 from efficient_attention.planning.plan import LargestBatch, StepTimeEstimate, plan_of_compiled_step
 from efficient_attention.planning.report import format_plan, missing_teacher_lines, row_length
 from tests.planning.tiny_step import TOPOLOGY, tiny_step
@@ -47,6 +49,19 @@ def test_products_in_kernels_are_named():
     half = dataclasses.replace(plan.cost, kernel_flops=plan.cost.flops / 2)
     line = '\n    at most 50% in splash attention, whose time is taken at the published peak\n'
     assert line in format_plan(dataclasses.replace(plan, cost=half))
+
+
+def test_kernels_are_named_with_their_loads_and_time():
+    plan = plan_of_compiled_step(TOPOLOGY, tiny_step(), 8, None)
+    assert plan.cost and 'mosaic' not in format_plan(plan)
+    work = KernelWork('dq', round(plan.cost.flops / 4), 2**30)
+    estimate = StepTimeEstimate(0.004, 0.003, None, 0.001, {'dq': (0.001, 0.002)})
+    text = format_plan(
+        dataclasses.replace(plan, estimate=estimate, cost=dataclasses.replace(plan.cost, kernels={'dq': work}))
+    )
+    assert '\n    25% in the kernel dq of mosaic, which loads 1.00 GiB\n' in text
+    assert 'step: 6 ms, the longer of products and memory traffic, separately for each kernel and then' in text
+    assert re.search(r'\n  of both, in kernels of mosaic +2 ms\n', text)
 
 
 def test_calls_that_are_not_counted_are_named():

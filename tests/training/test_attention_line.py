@@ -8,6 +8,7 @@ from efficient_attention.training.attention_line import attention_line, number_r
 DROPOUT = {'cudnn': Refusal('cudnn has no attention dropout', ('attention dropout',))}
 HEADS = {'cudnn': Refusal('cudnn has no attention dropout, no heads 9 wide', ('attention dropout', 'heads 9 wide'))}
 WINDOW = {'cudnn': Refusal('cudnn supports Softmax over full, not window(2)', ())}
+FLOAT32 = {'mosaic': Refusal('mosaic has no inputs of type float32', ('inputs of type float32',))}
 ALL = Caller((0, 1, 2, 3))
 
 
@@ -23,6 +24,17 @@ ALL = Caller((0, 1, 2, 3))
         (
             [Choice(ALL, 'full', 'blocked', HEADS)],
             'attention: layers 1-4: blocked over full (cudnn has no attention dropout, no heads 9 wide)',
+        ),
+        ([Choice(ALL, 'window(2)', 'mosaic', WINDOW)], 'attention: layers 1-4: mosaic over window(2)'),
+        (
+            [Choice(Caller((0, 1)), 'full', 'mosaic', DROPOUT), Choice(Caller((2, 3)), 'window(2)', 'mosaic', WINDOW)],
+            'attention: layers 1-2: mosaic over full (cudnn would work with model.attention_dropout_rate=0); '
+            'layers 3-4: mosaic over window(2)',
+        ),
+        (
+            [Choice(ALL, 'window(2)', 'blocked', WINDOW | FLOAT32)],
+            'attention: layers 1-4: blocked over window(2) (cudnn supports Softmax over full, not window(2); '
+            'mosaic would work with model.dtype=bfloat16)',
         ),
         (
             [Choice(Caller((0, 2)), 'causal', 'cudnn', {}), Choice(Caller((1, 3)), 'window(2)', 'blocked', WINDOW)],

@@ -57,6 +57,11 @@ class ListedTiles(Pattern):
         rows = query.high // self.size + 1 - query.low // self.size
         return found > 0, found == rows * (key.high // self.size + 1 - key.low // self.size)
 
+    @property
+    def reads_table(self) -> bool:
+        """True, because the listed tiles are a table."""
+        return True
+
 
 @functools.lru_cache(maxsize=1024)
 def _listed_tile_mask(pattern: ListedTiles) -> np.ndarray:

@@ -117,6 +117,11 @@ class Pattern:
         return any(part.uses_positions for part in self.parts()) if self.parts() else True
 
     @property
+    def reads_table(self) -> bool:
+        """Whether the predicate looks positions up in a table, which not every device kernel can do."""
+        return any(part.reads_table for part in self.parts())
+
+    @property
     def reach(self) -> Reach:
         """An upper bound of the distance from a query of any head to the keys that it reads."""
         return Reach(math.inf, math.inf)
@@ -236,7 +241,8 @@ class Difference(Pattern):
     sign: ClassVar[str] = '-'
 
     def __call__(self, query: Any, key: Any) -> Any:
-        return self.left(query, key) & ~self.right(query, key)
+        # `^ True` is `~` of booleans, for which Mosaic GPU has no rule.
+        return self.left(query, key) & (self.right(query, key) ^ True)
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
         """Returns two booleans for each pair of query and key ranges: whether some position pair is in `left` and not

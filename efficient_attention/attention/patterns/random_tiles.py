@@ -83,6 +83,11 @@ class RandomTiles(Pattern):
         return dataclasses.replace(self, layer=layer)
 
     @property
+    def reads_table(self) -> bool:
+        """True, because the chosen tiles are a table."""
+        return True
+
+    @property
     def layers(self) -> tuple[int, ...]:
         """The ascending layer numbers that `for_layer` got, if it got several; () for the pattern of a single layer."""
         return self.layer if isinstance(self.layer, tuple) else ()

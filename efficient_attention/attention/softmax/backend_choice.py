@@ -16,7 +16,7 @@ from efficient_attention.attention.mechanism import UnsupportedError, ensure_kin
 from efficient_attention.attention.patterns import head_patterns
 from efficient_attention.attention.patterns.pattern import pattern_text
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.softmax import blocked_backend, cudnn, dense_loop, jax_nn, splash
+from efficient_attention.attention.softmax import blocked_backend, cudnn, dense_loop, jax_nn, mosaic, splash
 from efficient_attention.attention.softmax.definition import Softmax, count_tile_pairs
 
 Backend = Callable[[Request], Result]
@@ -54,9 +54,10 @@ BACKENDS: dict[str, Backend] = {
     'blocked': blocked_backend.compute_attention,
     'jax_nn': jax_nn.compute_attention,
     'cudnn': cudnn.compute_attention,
+    'mosaic': mosaic.compute_attention,
     'splash': splash.compute_attention,
 }
-AUTO_ORDER = ('cudnn', 'splash', 'dense', 'blocked')
+AUTO_ORDER = ('cudnn', 'mosaic', 'splash', 'dense', 'blocked')
 # Largest number of query-key pairs for which 'auto' uses the backend `dense`, which builds arrays [B, H, L, M].
 # The cases below have other limits; a backend that the caller names has no limit.
 MOST_DENSE_PAIRS = 512 * 512
@@ -82,7 +83,9 @@ MOST_LOOPED_PAIRS_OF_A_CORE = 2**22
 # Smallest number of query-key pairs for which 'auto' uses `splash`. The limit was not timed. It is an estimate: for
 # shorter rows, the start of a kernel's step (0.35 microseconds) takes longer than the memory traffic of the scores.
 FEWEST_SPLASH_PAIRS = 256 * 256
-TILED = ('blocked', 'cudnn', 'splash')  # backends that never hold all query-key pairs in memory
+# Smallest number of query-key pairs for which 'auto' uses `mosaic`: a tile of queries. Below it, padding is computed.
+FEWEST_MOSAIC_PAIRS = 128 * 128
+TILED = ('blocked', 'cudnn', 'mosaic', 'splash')  # backends that never hold all query-key pairs in memory
 
 
 def compute_attention(request: Request) -> tuple[Array, Array | None]:
@@ -108,12 +111,14 @@ def compute_attention(request: Request) -> tuple[Array, Array | None]:
 
 
 def auto_order(request: Request) -> list[str]:
-    """Returns the backends that 'auto' tries for this request, in order; it tries `cudnn` only on GPUs, and `splash`
-    only on TPUs.
+    """Returns the backends that 'auto' tries for this request, in order; it tries `cudnn` and `mosaic` only on GPUs, and
+    `splash` only on TPUs.
     """
-    tuning = device_tuning()
-    skipped = set() if tuning.has_cudnn else {'cudnn'}
-    if tuning.splash_tile == 0 or request.query.shape[1] * request.key.shape[1] < FEWEST_SPLASH_PAIRS:
+    tuning, pairs = device_tuning(), request.query.shape[1] * request.key.shape[1]
+    skipped = set() if tuning.has_cudnn else {'cudnn', 'mosaic'}
+    if pairs < FEWEST_MOSAIC_PAIRS:
+        skipped.add('mosaic')
+    if tuning.splash_tile == 0 or pairs < FEWEST_SPLASH_PAIRS:
         skipped.add('splash')
     if not prefers_dense(request):
         skipped.add('dense')

@@ -34,6 +34,11 @@ def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], Float[
     results = {}
     for group, patterns in head_groups(pattern, heads):
         results[group] = attend_heads(request, group, patterns)
+    return join_head_groups(results)
+
+
+def join_head_groups(results: dict[tuple[int, ...], tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Returns the output and the log-sum-exp of all heads, from the results of groups of heads by their indices."""
     if len(results) == 1:
         return next(iter(results.values()))
     order = np.argsort(np.concatenate([np.asarray(group) for group in results]))

@@ -60,7 +60,7 @@ class Side:
     is_peer: bool = False
 
 
-def ours(backend: str) -> MakeAttention:
+def ours(backend: str, dropout_rate: float = 0.0) -> MakeAttention:
     """Returns a maker of calls of `attend` with this backend; mechanisms without backends accept only 'blocked'."""
 
     def make(mechanism: Mechanism, length: int) -> tuple[Attention, list[Array]]:
@@ -70,7 +70,8 @@ def ours(backend: str) -> MakeAttention:
 
         def call(q_BLHK: Array, k_BLHK: Array, v_BLHK: Array) -> Array:
             key_BLHK = q_BLHK if shares_keys else k_BLHK
-            return attend(q_BLHK, key_BLHK, v_BLHK, mechanism, backend=backend, rng=rng)
+            dropped = {'dropout_rate': dropout_rate, 'dropout_rng': jax.random.key(1)} if dropout_rate else {}
+            return attend(q_BLHK, key_BLHK, v_BLHK, mechanism, backend=backend, rng=rng, **dropped)
 
         return call, []
 
@@ -106,6 +107,8 @@ def mask_of(pattern: Pattern, length: int) -> Array:
 
 SIDES = (
     Side('cudnn', ours('cudnn')),
+    Side('mosaic', ours('mosaic')),
+    Side('mosaic, dropout 0.1', ours('mosaic', 0.1)),
     Side('blocked', ours('blocked')),
     Side('jax.nn cudnn', jax_nn('cudnn'), is_peer=True),
     Side('jax.nn xla', jax_nn('xla'), is_peer=True),

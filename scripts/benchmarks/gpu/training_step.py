@@ -20,7 +20,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoder_sizes import gpt2_fields
-from efficient_attention.models.encoder_sizes import bert_fields, longformer_fields
+from efficient_attention.models.encoder_sizes import bert_fields, bigbird_fields, longformer_fields
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.objectives.bert_pretraining import Pretraining
@@ -67,6 +67,7 @@ class TrainedModel:
         return f'{self.name}, {self.rows} rows of {self.length}'
 
 
+BLOCKED = {'attention_backend': 'blocked'}
 NO_DROPOUT = {'attention_dropout_rate': 0.0}  # cuDNN attention needs this value
 SIDES_OF_BERT = {'no attention dropout': NO_DROPOUT, 'as configured': {}}
 BF16 = {'dtype': 'bfloat16'}
@@ -100,7 +101,16 @@ MODELS = (
         rows=8,
         length=4096,
         masked=614,
-        variants={'as configured': {}, 'no attention dropout': NO_DROPOUT},
+        variants={'as configured': {}, 'no attention dropout': NO_DROPOUT, 'backend blocked': BLOCKED},
+    ),
+    TrainedModel(
+        'BigBird-base',
+        'configs/pretrain/bigbird.py',
+        bigbird_fields('base') | BF16 | {'remat': 'full'},
+        rows=8,
+        length=4096,
+        masked=614,
+        variants={'as configured': {}, 'backend blocked': BLOCKED},
     ),
     TrainedModel(
         'BERT-large',

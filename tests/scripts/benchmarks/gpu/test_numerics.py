@@ -38,11 +38,13 @@ def test_errors_are_relative_norms_and_largest_differences():
 
 
 @pytest.mark.parametrize('settings', [DRY, FULL])
-def test_every_backend_of_gpus_is_measured_with_padded_rows_and_grouped_heads(settings: Settings):
+def test_every_backend_of_gpus_is_measured_with_whole_padded_and_packed_rows(settings: Settings):
     cases = numerics.list_cases(settings)
-    for is_padded in (False, True):
-        sides = {case.side for case in cases if ('grouped heads' in case.group) is is_padded}
-        assert sides == {'reference', 'dense', 'blocked', 'jax_nn', 'cudnn'}
+    kinds = [{word for word in ('grouped heads', 'packed') if word in case.group} for case in cases]
+    for kind in (set(), {'grouped heads'}, {'packed'}):
+        sides = {case.side for case, found in zip(cases, kinds, strict=True) if found == kind}
+        without_dropout = set() if kind == {'packed'} else {'jax_nn', 'cudnn'}
+        assert sides == {'reference', 'dense', 'blocked', 'mosaic'} | without_dropout
     padded = numerics.DRY_PADDED if settings.is_dry else numerics.PADDED
     assert padded.lengths and 0 in padded.lengths and len(padded.lengths) == padded.shape[0]
     assert padded.key_heads == padded.shape[2] // 2
@@ -60,3 +62,17 @@ def test_an_error_in_padded_rows_is_noticed(monkeypatch):
     monkeypatch.setattr(numerics, 'attend', without_padding)
     bad = numerics.measure_error('causal', 'float32', 'blocked', sizes)
     assert bad['output_error'] > 0.1 and bad['gradient_error'] > 0.1
+
+
+def test_an_error_in_packed_rows_or_in_dropout_is_noticed(monkeypatch):
+    sizes = numerics.DRY_PACKED
+    good = numerics.measure_error('causal', 'float32', 'blocked', sizes)
+    assert good['output_error'] < 1e-6 and good['gradient_error'] < 1e-6
+
+    def run(changes: dict) -> dict:
+        monkeypatch.setattr(numerics, 'attend', lambda *operands, **options: attend(*operands, **options | changes))
+        return numerics.measure_error('causal', 'float32', 'blocked', sizes)
+
+    for changes in ({'dropout_rate': 0.0}, {'query_segments': None, 'key_segments': None}):
+        bad = run(changes)
+        assert bad['output_error'] > 0.1 and bad['gradient_error'] > 0.1
