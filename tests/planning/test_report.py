@@ -60,7 +60,7 @@ def test_kernels_are_named_with_their_loads_and_time():
         dataclasses.replace(plan, estimate=estimate, cost=dataclasses.replace(plan.cost, kernels={'dq': work}))
     )
     assert '\n    25% in the kernel dq of mosaic, which loads 1.00 GiB\n' in text
-    assert 'step: 6 ms, the longer of products and memory traffic, separately for each kernel and then' in text
+    assert 'step: 6 ms: the longer of products and memory traffic, separately for each kernel, plus sending' in text
     assert re.search(r'\n  of both, in kernels of mosaic +2 ms\n', text)
 
 
