@@ -88,8 +88,8 @@ def sweep_page(sweep: Sweep, results: Sequence[Result]) -> str:
 
 
 def field_flags(result: Result) -> str:
-    """Returns a trial's fields as command-line flags of `train`."""
-    return shlex.join(f'--config.{name}={value}' for name, value in result['fields'].items())
+    """Returns a trial's fields as command-line flags of `train`, one a line; a shell reads them as one command."""
+    return ' \\\n'.join(shlex.quote(f'--config.{name}={value}') for name, value in result['fields'].items())
 
 
 def field_chart(sweep: Sweep, results: Sequence[Result], field: SearchedField) -> dict[str, Any]:

@@ -163,7 +163,10 @@ def test_types_widths_and_devices_are_checked():
         for q, line in [(Q.astype(jnp.float32), 'no inputs of type float32'), (Q.repeat(3, 3), 'no heads 192 wide')]:
             with pytest.raises(NotImplementedError, match=line):
                 check_supported(make_request(q, q, q, parse_mechanism('full')))
-    with using_platform('tpu', 1, H200), pytest.raises(NotImplementedError, match='^mosaic has no NVIDIA Hopper GPU on'):
+    with (
+        using_platform('tpu', 1, H200),
+        pytest.raises(NotImplementedError, match='^mosaic has no NVIDIA Hopper GPU on'),
+    ):
         attend(Q, Q, Q, parse_mechanism('full'), backend='mosaic')
 
 

@@ -1,4 +1,4 @@
-"""Tests that the lists of tiles of the backend `mosaic` have every allowed pair once, and that segments shorten them."""
+"""Tests that the lists of tiles of the backend `mosaic` have each allowed pair once, and that segments shorten them."""
 
 import jax.numpy as jnp
 import numpy as np
