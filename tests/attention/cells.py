@@ -123,7 +123,8 @@ def results_of(
         own = mechanism if tile is None else dataclasses.replace(mechanism, tile=tile)
         out = attend(q, k, v, own, backend=backend, bias=both[0], learned=both[1], **extra)
         outs = out if isinstance(out, tuple) else (out,)
-        loss = (outs[0] * np.sin(np.arange(outs[0].size, dtype=np.float32)).reshape(outs[0].shape)).sum()
+        weights = np.sin(np.arange(outs[0].size, dtype=np.float32)).reshape(outs[0].shape)
+        loss = (outs[0].astype(jnp.float32) * weights).sum()
         return loss + sum(jnp.sin(jnp.where(lse > -1e30, lse, 0.0)).sum() for lse in outs[1:]), outs
 
     @quick

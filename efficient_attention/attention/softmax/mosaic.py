@@ -39,9 +39,13 @@ from efficient_attention.attention.patterns import Pattern
 from efficient_attention.attention.patterns.tile_table import order_by_residue, split_into_disjoint_patterns
 from efficient_attention.attention.request import QueryKeyPair, Request
 from efficient_attention.attention.softmax import mosaic_backward, mosaic_forward
-from efficient_attention.attention.softmax.blocked_backend import head_groups, join_head_groups, pick_heads, static_positions
+from efficient_attention.attention.softmax.blocked_backend import (
+    head_groups,
+    join_head_groups,
+    pick_heads,
+    static_positions,
+)
 from efficient_attention.attention.softmax.mosaic_lists import (
-    StaticLists,
     TileLists,
     TileSizes,
     choose_lists,
@@ -112,8 +116,9 @@ def attend_tiles(request: Request, *, is_interpreted: bool = False) -> tuple[Arr
 
 
 def map_over_devices(call: Call, operands: Operands) -> tuple[Array, Array]:
-    """Returns `attend_rows`; on a mesh, each device computes its own rows and heads, because the compiler cannot shard a
-    kernel.
+    """Returns `attend_rows`; on a mesh, each device computes its own rows and heads.
+
+    The compiler cannot shard a kernel.
     """
     mesh, attend = device_mesh(), functools.partial(attend_rows, call)
     if mesh is None:
@@ -121,18 +126,16 @@ def map_over_devices(call: Call, operands: Operands) -> tuple[Array, Array]:
     by_head = has_divisible_heads(operands.q_BLHK.shape[2], operands.k_BMGK.shape[2])
     rows, _, heads, _ = partition('BKHK' if by_head else 'BKKK', operands.q_BLHK.shape, mesh, ACTIVATIONS)
     vectors, of_row = PartitionSpec(rows, None, heads), PartitionSpec(rows)
-    specs = Operands(
-        vectors,
-        vectors,
-        vectors,
-        None if operands.segments is None else QueryKeyPair(of_row, of_row),
-        QueryKeyPair(*(of_row if len(x) > 1 else PartitionSpec() for x in operands.positions)),
-        None if operands.seeds_BH is None else PartitionSpec(rows, heads),
-        QueryKeyPair(PartitionSpec(), PartitionSpec()),
-        None if operands.layer is None else PartitionSpec(),
-    )
+    pair = QueryKeyPair(of_row, of_row)
+    of_positions = QueryKeyPair(*(of_row if len(x) > 1 else PartitionSpec() for x in operands.positions))
+    of_numbers = QueryKeyPair(PartitionSpec(), PartitionSpec())
+    specs: tuple[Any, ...] = vectors, vectors, vectors, pair, of_positions, PartitionSpec(rows, heads), of_numbers
+    # An operand that is None has no spec.
+    specs = tuple(None if x is None else spec for x, spec in zip(operands, (*specs, PartitionSpec()), strict=True))
     out_specs = vectors, PartitionSpec(rows, heads)
-    return jax.shard_map(attend, mesh=mesh, in_specs=(specs,), out_specs=out_specs, check_vma=False)(operands)
+    return jax.shard_map(attend, mesh=mesh, in_specs=(Operands(*specs),), out_specs=out_specs, check_vma=False)(
+        operands
+    )
 
 
 def attend_rows(call: Call, operands: Operands) -> tuple[Array, Array]:
@@ -171,14 +174,12 @@ def attend_heads(call: Call, patterns: tuple[Pattern, ...], operands: Operands) 
     return merge_partial_softmax(parts)
 
 
-def attend_pass(
-    call: Call, patterns: tuple[Pattern, ...], order: int, operands: Operands
-) -> tuple[Array, Array]:
+def attend_pass(call: Call, patterns: tuple[Pattern, ...], order: int, operands: Operands) -> tuple[Array, Array]:
     """Returns the output [B, L, H, K] and the log-sum-exp [B, H, L] over disjoint patterns, one for each head or one
     for all, with positions sorted by their values modulo `order`.
     """
     (_, length, heads, width), key_heads = operands.q_BLHK.shape, operands.k_BMGK.shape[2]
-    known, listings = call.positions, [None, None]
+    known, listings = call.positions, None
     if order > 1:
         arrays = [np.frombuffer(one, np.int32) for one in known]
         listings = [order_by_residue(one, order) for one in arrays]
@@ -187,7 +188,8 @@ def attend_pass(
     lists, lists_by_key = (
         make_lists(by_layer, tuple(known), order, sizes, heads // key_heads) for sizes in (SIZES, SIZES_BY_KEY)
     )
-    operands = list_operands(operands, *listings)
+    if listings is not None:
+        operands = list_operands(operands, QueryKeyPair(*listings))
     tokens = make_tokens(operands, any(pattern.uses_positions for pattern in patterns))
     options = KernelOptions(
         by_layer[0][0],
@@ -208,26 +210,23 @@ def attend_pass(
     ]
     out, lse = attend_lists(options, q, k, v, tokens, *chosen)
     out, lse = out[:, :length, :, :width], lse[:, :, :length]
-    if listings[0] is None:
+    if listings is None:
         return out, lse
     back = np.argsort(listings[0])
     return reorder(out, back, 1), reorder(lse, back, 2)
 
 
-def list_operands(operands: Operands, queries: np.ndarray | None, keys: np.ndarray | None) -> Operands:
-    """Returns the operands with their queries and keys in the listed order; None leaves them where they are."""
-    if queries is None or keys is None:
-        return operands
-    order = QueryKeyPair(queries, keys)
+def list_operands(operands: Operands, order: QueryKeyPair) -> Operands:
+    """Returns the operands with their queries and keys in the listed order."""
     segments, positions = (
         None if pair is None else QueryKeyPair(*(reorder(x, by, 1) for x, by in zip(pair, order, strict=True)))
         for pair in (operands.segments, operands.positions)
     )
     assert positions is not None
     return operands._replace(
-        q_BLHK=reorder(operands.q_BLHK, queries, 1),
-        k_BMGK=reorder(operands.k_BMGK, keys, 1),
-        v_BMGK=reorder(operands.v_BMGK, keys, 1),
+        q_BLHK=reorder(operands.q_BLHK, order.query, 1),
+        k_BMGK=reorder(operands.k_BMGK, order.key, 1),
+        v_BMGK=reorder(operands.v_BMGK, order.key, 1),
         segments=segments,
         positions=positions,
         numbers=QueryKeyPair(*(reorder(x, by, 0) for x, by in zip(operands.numbers, order, strict=True))),
@@ -243,7 +242,7 @@ def make_tokens(operands: Operands, uses_positions: bool) -> Tokens:
     elif keys % COMPUTED:
         segments = QueryKeyPair(jnp.ones((1, length), jnp.int32), jnp.ones((1, keys), jnp.int32))
     positions = operands.positions if uses_positions else (None, None)
-    bits = None, None
+    bits: tuple[Any, Any] = (None, None)
     if operands.seeds_BH is not None:
         bits = hash_in_indices(operands.seeds_BH, queries_L), spread_index(keys_M)[None]
     of_segments = (None, None) if segments is None else segments

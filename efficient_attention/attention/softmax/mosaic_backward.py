@@ -40,6 +40,7 @@ def query_gradients(
         program = tiles.read_program(lists)
         warpgroup, key_head = program.warpgroup, lax.div(program.head, jnp.int32(group))
         own = pl.ds(program.tile * rows + warpgroup * tiles.ROWS, tiles.ROWS)
+        of_rows = tiles.at_rows(queries, program, own)
 
         def compute(visit: Any) -> None:
             copies = ((q, q_s), (dout, dout_s))
@@ -47,26 +48,26 @@ def query_gradients(
                 plgpu.copy_gmem_to_smem(
                     source.at[program.row, own, program.head], target.at[warpgroup], arrived.at[warpgroup]
                 )
-            of_queries = tiles.load_rows(tiles.at_rows(queries, program, own))
+            numbers = tiles.load_rows(of_rows, ['lse', 'delta'])
             plgpu.barrier_wait(arrived.at[warpgroup])
-            sums, _ = visit((tiles.zeros(tiles.ROWS, width), of_queries))
+            sums, _ = visit((tiles.zeros(tiles.ROWS, width), numbers))
             q_s.at[warpgroup][...] = (sums * options.scale).astype(dtype)
             plgpu.commit_smem()
             plgpu.copy_smem_to_gmem(q_s.at[warpgroup], outs[0].at[program.row, own, program.head])
             plgpu.wait_smem_to_gmem(0)
 
         def step(index: Any, k_s: Any, v_s: Any, keys_s: Any, carry: Any) -> Any:
-            sums, of_queries = carry
+            sums, numbers = carry
             tile = tiles.Tile(program, index[0], columns, query_axis=0)
             scores = tiles.multiply(q_s.at[warpgroup], k_s.T) * (options.scale * tiles.LOG2E)
-            scores = tiles.mask_partial_tile(options, tile, scores, of_queries, keys_s, lists)
-            weights = jnp.exp2(scores - tile.spread_rows(of_queries['lse']))
+            scores = tiles.mask_partial_tile(options, tile, scores, of_rows, keys_s, lists)
+            weights = jnp.exp2(scores - tile.spread_rows(numbers['lse']))
             dweights = tiles.multiply(dout_s.at[warpgroup], v_s.T)
             if options.dropout_rate:
-                kept = tiles.kept_pairs(options, tile, of_queries, keys_s)
+                kept = tiles.kept_pairs(options, tile, of_rows, keys_s)
                 dweights = jnp.where(kept, dweights * (1.0 / (1.0 - options.dropout_rate)), 0.0)
-            dlogits = weights * (dweights - tile.spread_rows(of_queries['delta']))
-            return tiles.add_product(options, sums, dlogits, k_s), of_queries
+            dlogits = weights * (dweights - tile.spread_rows(numbers['delta']))
+            return tiles.add_product(options, sums, dlogits, k_s), numbers
 
         def locate(number: Array) -> tuple[Array, Array]:
             return key_head, program.read_entry(lists.tiles_bPE, number)
@@ -107,15 +108,15 @@ def key_gradients(
         program = tiles.read_program(lists)
         warpgroup = program.warpgroup
         own = pl.ds(program.tile * rows + warpgroup * tiles.ROWS, tiles.ROWS)
+        of_rows = tiles.at_rows(keys, program, own)
 
         def compute(visit: Any) -> None:
             for source, target in ((k, k_s), (v, v_s)):
                 plgpu.copy_gmem_to_smem(
                     source.at[program.row, own, program.head], target.at[warpgroup], arrived.at[warpgroup]
                 )
-            of_keys = tiles.load_rows(tiles.at_rows(keys, program, own))
             plgpu.barrier_wait(arrived.at[warpgroup])
-            dk, dv, _ = visit((tiles.zeros(tiles.ROWS, width), tiles.zeros(tiles.ROWS, width), of_keys))
+            dk, dv = visit((tiles.zeros(tiles.ROWS, width), tiles.zeros(tiles.ROWS, width)))
             k_s.at[warpgroup][...] = (dk * options.scale).astype(dtype)
             v_s.at[warpgroup][...] = (dv * (1.0 / (1.0 - options.dropout_rate))).astype(dtype)
             plgpu.commit_smem()
@@ -124,21 +125,25 @@ def key_gradients(
             plgpu.wait_smem_to_gmem(0)
 
         def step(index: Any, q_s: Any, dout_s: Any, queries_s: Any, carry: Any) -> Any:
-            dk, dv, of_keys = carry
+            dk, dv = carry
             tile = tiles.Tile(program, index[0], columns, query_axis=1)
             scores = tiles.multiply(k_s.at[warpgroup], q_s.T) * (options.scale * tiles.LOG2E)
-            scores = tiles.mask_partial_tile(options, tile, scores, of_keys, queries_s, lists)
-            numbers = tiles.load_columns({name: queries_s[name] for name in ('lse', 'delta')})
+            scores = tiles.mask_partial_tile(options, tile, scores, of_rows, queries_s, lists)
+            numbers = tiles.load_columns(queries_s, ['lse', 'delta'])
             weights = jnp.exp2(scores - tile.spread_queries(numbers['lse']))
-            dweights = tiles.multiply(v_s.at[warpgroup], dout_s.T)
-            dropped = weights
+            # The values' gradient comes before the weights', so that fewer numbers are in registers at once. Dropped
+            # weights have a minus sign until then.
             if options.dropout_rate:
-                kept = tiles.kept_pairs(options, tile, of_keys, queries_s)
-                dropped = jnp.where(kept, weights, 0.0)
-                dweights = jnp.where(kept, dweights * (1.0 / (1.0 - options.dropout_rate)), 0.0)
-            dv = tiles.add_product(options, dv, dropped, dout_s)
+                weights = jnp.where(tiles.kept_pairs(options, tile, of_rows, queries_s), weights, -weights)
+                dv = tiles.add_product(options, dv, jnp.maximum(weights, 0.0), dout_s)
+                dweights = tiles.multiply(v_s.at[warpgroup], dout_s.T) * (1.0 / (1.0 - options.dropout_rate))
+                dweights = jnp.where(weights > 0.0, dweights, 0.0)
+                weights = abs(weights)
+            else:
+                dv = tiles.add_product(options, dv, weights, dout_s)
+                dweights = tiles.multiply(v_s.at[warpgroup], dout_s.T)
             dlogits = weights * (dweights - tile.spread_queries(numbers['delta']))
-            return tiles.add_product(options, dk, dlogits, q_s), dv, of_keys
+            return tiles.add_product(options, dk, dlogits, q_s), dv
 
         def locate(number: Array) -> tuple[Array, Array]:
             found = program.read_entry(lists.tiles_bPE, number)

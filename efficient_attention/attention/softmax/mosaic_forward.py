@@ -34,16 +34,14 @@ def attend_queries(
         warpgroup, key_head = program.warpgroup, lax.div(program.head, jnp.int32(group))
         first = program.tile * rows + warpgroup * tiles.ROWS
         own = pl.ds(first, tiles.ROWS)
+        of_rows = tiles.at_rows(queries, program, own)
 
         def compute(visit: Any) -> None:
             mine = q_s.at[warpgroup]
             plgpu.copy_gmem_to_smem(q.at[program.row, own, program.head], mine, arrived.at[warpgroup])
-            of_queries = tiles.load_rows(tiles.at_rows(queries, program, own))
             highest = tiles.zeros(tiles.ROWS) + tiles.LOWEST
             plgpu.barrier_wait(arrived.at[warpgroup])
-            sums, highest, total, _ = visit(
-                (tiles.zeros(tiles.ROWS, width), highest, tiles.zeros(tiles.ROWS), of_queries)
-            )
+            sums, highest, total = visit((tiles.zeros(tiles.ROWS, width), highest, tiles.zeros(tiles.ROWS)))
             has_key = total > 0.0
             share = jnp.where(has_key, 1.0 / ((1.0 - options.dropout_rate) * total), 0.0)
             mine[...] = (sums * lax.broadcast_in_dim(share, sums.shape, [0])).astype(dtype)
@@ -55,18 +53,18 @@ def attend_queries(
             plgpu.wait_smem_to_gmem(0)
 
         def step(index: Any, k_s: Any, v_s: Any, keys_s: Any, carry: Any) -> Any:
-            sums, highest, total, of_queries = carry
+            sums, highest, total = carry
             tile = tiles.Tile(program, index[0], columns, query_axis=0)
             scores = tiles.multiply(q_s.at[warpgroup], k_s.T) * (options.scale * tiles.LOG2E)
-            scores = tiles.mask_partial_tile(options, tile, scores, of_queries, keys_s, lists)
+            scores = tiles.mask_partial_tile(options, tile, scores, of_rows, keys_s, lists)
             new_highest = jnp.maximum(highest, scores.max(axis=1))
             shrunk = jnp.exp2(highest - new_highest)
             weights = jnp.exp2(scores - tile.spread_rows(new_highest))
             total = total * shrunk + weights.sum(axis=1)
             sums = sums * lax.broadcast_in_dim(shrunk, sums.shape, [0])
             if options.dropout_rate:
-                weights = jnp.where(tiles.kept_pairs(options, tile, of_queries, keys_s), weights, 0.0)
-            return tiles.add_product(options, sums, weights, v_s), new_highest, total, of_queries
+                weights = jnp.where(tiles.kept_pairs(options, tile, of_rows, keys_s), weights, 0.0)
+            return tiles.add_product(options, sums, weights, v_s), new_highest, total
 
         def locate(number: Array) -> tuple[Array, Array]:
             return key_head, program.read_entry(lists.tiles_bPE, number)

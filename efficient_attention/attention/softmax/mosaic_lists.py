@@ -219,9 +219,7 @@ def list_entries(table: Coverage) -> list[np.ndarray]:
     return [programs[np.argsort(-counts, kind='stable')], rows, tiles, is_whole, *table.words[:, rows, tiles]]
 
 
-def choose_lists(
-    lists: StaticLists, layer: Array | None, segments: QueryKeyPair | None, sizes: TileSizes
-) -> TileLists:
+def choose_lists(lists: StaticLists, layer: Array | None, segments: QueryKeyPair | None, sizes: TileSizes) -> TileLists:
     """Returns the lists that a kernel reads for one layer, without the tiles whose segments have nothing in common.
 
     Args:

@@ -1,9 +1,9 @@
 """What the kernels of the backend `mosaic` share: their options and arrays, the mask and the dropout of a tile, and
 matrix products on the tensor cores of NVIDIA Hopper GPUs.
 
-The kernels are written in Pallas for Mosaic GPU. A warpgroup, 128 threads, computes 64 rows of a tile; two warpgroups
-share the visited tiles, which a third one copies into shared memory. Arrays in registers have the layout of a warpgroup's
-matrix product (wgmma).
+The kernels are written in Pallas for Mosaic GPU. A warpgroup, 128 threads, computes 64 rows of a tile. Two warpgroups
+share the visited tiles, which a third one copies into shared memory. Arrays in registers have the layout of a
+warpgroup's matrix product (wgmma).
 """
 
 import dataclasses
@@ -63,8 +63,8 @@ class KernelOptions:
 class Tokens(NamedTuple):
     """Numbers of queries and keys, padded to whole tiles; a row of size 1 stands for all batch rows.
 
-    `segments` differ between padding of queries and of keys, so that no padding is read. `bits` are what dropout hashes:
-    seeds of row, head and query, and counters of the keys. Fields are None where the kernels read no such numbers.
+    `segments` differ between padding of queries and of keys, so that no padding is read. Dropout hashes the sums of
+    `bits`: seeds of row, head and query, and counters of the keys. Fields are None if the kernels need no such numbers.
     """
 
     positions_bL: Array | None
@@ -84,7 +84,8 @@ class Tokens(NamedTuple):
 
 
 NAMES = ('positions', 'segments', 'bits')
-Vectors = dict[str, Array]  # numbers of the queries or keys of one tile, by their names in NAMES
+Vectors = dict[str, Array]  # numbers of the queries or keys of one tile, in registers, by name
+References = dict[str, Any]  # the same in memory
 
 
 class KnownPairs(Pattern):
@@ -106,7 +107,7 @@ class Program(NamedTuple):
     tile: Array
     start: Array
     whole: Array
-    count: Array
+    visits: Array
 
     def read_entry(self, ref: Any, number: Array) -> Array:
         """Returns the value of the program's entry with this number, of an array [b, P, E] in global memory."""
@@ -135,7 +136,7 @@ class Tile(NamedTuple):
 
 
 def mask_partial_tile(
-    options: KernelOptions, tile: Tile, scores: Array, rows: Vectors, columns: dict[str, Any], lists: TileLists
+    options: KernelOptions, tile: Tile, scores: Array, rows: References, columns: References, lists: TileLists
 ) -> Array:
     """Returns the scores of a tile with `FORBIDDEN` for pairs that the pattern or the segments forbid.
 
@@ -143,14 +144,16 @@ def mask_partial_tile(
         options: of the kernel.
         tile: which pairs.
         scores: of all pairs.
-        rows: numbers of the computed tile's tokens, in registers.
+        rows: numbers of the computed tile's tokens, in global memory. They are loaded where they are needed, because
+            registers are few.
         columns: numbers of the visited tile's tokens, in shared memory.
         lists: the kernel's lists, in global memory.
     """
 
     def masked() -> Array:
-        visited = load_columns({name: columns[name] for name in ('positions', 'segments') if name in columns})
-        queries, keys = (rows, visited) if tile.query_axis == 0 else (visited, rows)
+        names = [name for name in ('positions', 'segments') if name in columns]
+        computed, visited = load_rows(rows, names), load_columns(columns, names)
+        queries, keys = (computed, visited) if tile.query_axis == 0 else (visited, computed)
         words = [tile.program.read_entry(word, tile.number) for word in lists.words_WbPE]
         return mask_scores(options, tile, scores, queries, keys, words)
 
@@ -173,20 +176,22 @@ def mask_scores(
 
 def known_pairs(options: KernelOptions, tile: Tile, words: list[Array]) -> dict[Pattern, Array]:
     """Returns the mask of a tile for each looked-up pattern, from the bits of its word."""
-    if not words:
-        return {}
-    rows, columns = (
-        plgpu.layout_cast(lax.broadcasted_iota(jnp.int32, (ROWS, tile.columns), axis), LAYOUT) for axis in (0, 1)
-    )
-    rows = rows + tile.program.warpgroup * ROWS
-    queries, keys = (rows, columns) if tile.query_axis == 0 else (columns, rows)
     sizes = options.sizes if tile.query_axis == 0 else options.sizes_by_key
-    shift = options.block.bit_length() - 1
-    bit = (queries >> shift) * (sizes.keys // options.block) + (keys >> shift)
-    return {
-        pattern: ((word >> bit) & 1) == 1
-        for pattern, word in zip(looked_up_patterns(options.pattern), words, strict=True)
-    }
+    factors = sizes.keys // options.block, 1  # of a block's number along the queries and along the keys
+    row_factor, column_factor = factors if tile.query_axis == 0 else factors[::-1]
+
+    def block_numbers(size: int, reduced: int, first: Any) -> Array:
+        positions = plgpu.layout_cast(lax.broadcasted_iota(jnp.int32, (size,), 0), LAYOUT.reduce(reduced))
+        return (positions + first) >> (options.block.bit_length() - 1)
+
+    masks = {}
+    for pattern, word in zip(looked_up_patterns(options.pattern), words, strict=True):
+        # Bits of a row's blocks, and one bit for each column: a mask of all pairs would take many registers.
+        row_bits = word >> (block_numbers(ROWS, 1, tile.program.warpgroup * ROWS) * row_factor)
+        column_bits = jnp.int32(1) << (block_numbers(tile.columns, 0, jnp.int32(0)) * column_factor)
+        spread = lax.broadcast_in_dim(column_bits, (ROWS, tile.columns), [1])
+        masks[pattern] = (tile.spread_rows(row_bits) & spread) != 0
+    return masks
 
 
 def with_known_pairs(pattern: Pattern, known: dict[Pattern, Array]) -> Pattern:
@@ -196,13 +201,14 @@ def with_known_pairs(pattern: Pattern, known: dict[Pattern, Array]) -> Pattern:
     return pattern.map_parts(lambda part: with_known_pairs(part, known))
 
 
-def kept_pairs(options: KernelOptions, tile: Tile, rows: Vectors, columns: dict[str, Any]) -> Array:
+def kept_pairs(options: KernelOptions, tile: Tile, rows: References, columns: References) -> Array:
     """Returns which weights of a tile dropout keeps, as `dropout.dropout_keep_mask` defines.
 
     A row's and a column's bits are added before they are hashed, so it does not matter which are those of queries.
     """
-    visited = load(columns['bits'], layout=LAYOUT.reduce(0))
-    return is_kept(hash_bits(tile.spread_rows(rows['bits']) + lax.broadcast_in_dim(visited, (ROWS, tile.columns), [1])), options.dropout_rate)
+    computed, visited = load_rows(rows, ['bits'])['bits'], load_columns(columns, ['bits'])['bits']
+    bits = tile.spread_rows(computed) + lax.broadcast_in_dim(visited, (ROWS, tile.columns), [1])
+    return is_kept(hash_bits(bits), options.dropout_rate)
 
 
 # ---- in the kernels ----
@@ -213,14 +219,14 @@ def load(ref: Any, **options: Any) -> Array:
     return plgpu.load(ref, *_INDEX, **options)
 
 
-def load_rows(refs: dict[str, Any]) -> Vectors:
+def load_rows(refs: References, names: list[str]) -> Vectors:
     """Returns numbers of the rows of a computed tile, from global memory."""
-    return {name: load(ref, layout=LAYOUT.reduce(1), optimized=False) for name, ref in refs.items()}
+    return {name: load(refs[name], layout=LAYOUT.reduce(1), optimized=False) for name in names}
 
 
-def load_columns(refs: dict[str, Any]) -> Vectors:
+def load_columns(refs: References, names: list[str]) -> Vectors:
     """Returns numbers of the columns, which a visited tile has, from shared memory."""
-    return {name: load(ref, layout=LAYOUT.reduce(0)) for name, ref in refs.items()}
+    return {name: load(refs[name], layout=LAYOUT.reduce(0)) for name in names}
 
 
 def zeros(*shape: int) -> Array:
@@ -235,7 +241,7 @@ def multiply(left: Any, right: Any) -> Array:
         plgpu.wgmma(sums, left, right)
         return sums[...]
 
-    return pl.run_scoped(product, plgpu.ACC((left.shape[0], right.shape[1]), jnp.float32))
+    return pl.run_scoped(product, plgpu.WGMMAAccumulatorRef((left.shape[0], right.shape[1]), jnp.float32))
 
 
 def add_product(options: KernelOptions, sums: Array, left: Array, right: Any) -> Array:
@@ -246,7 +252,7 @@ def add_product(options: KernelOptions, sums: Array, left: Array, right: Any) ->
     left = left.astype(right.dtype)
     if options.is_interpreted:
         return sums + left.astype(jnp.float32) @ right[...].astype(jnp.float32)
-    return pl.run_state(lambda ref: plgpu.wgmma(ref, left, right))(plgpu.ACC.init(sums))
+    return pl.run_state(lambda ref: plgpu.wgmma(ref, left, right))(plgpu.WGMMAAccumulatorRef.init(sums))
 
 
 def swizzled() -> tuple[Any, ...]:
@@ -269,10 +275,12 @@ def first_or(ref: Any, axis: int, index: Array) -> Any:
     return 0 if ref.shape[axis] == 1 else index
 
 
-def at_rows(refs: dict[str, Any], program: Program, own: Any) -> dict[str, Any]:
+def at_rows(refs: References, program: Program, own: Any) -> References:
     """Returns references to the numbers of some tokens, of arrays [b, L] or [B, H, L]."""
     return {
-        name: ref.at[program.row, program.head, own] if len(ref.shape) == 3 else ref.at[first_or(ref, 0, program.row), own]
+        name: ref.at[program.row, program.head, own]
+        if len(ref.shape) == 3
+        else ref.at[first_or(ref, 0, program.row), own]
         for name, ref in refs.items()
     }
 
@@ -298,22 +306,19 @@ def visit_tiles(
     """
 
     def spec(ref: Any) -> Any:
-        if len(ref.shape) == 4:
-            shape, place = (columns, None, ref.shape[3]), lambda head, tile: (tile, head, 0)
-            transforms = swizzled()
-        else:
-            shape, place = (columns,), lambda _head, tile: (tile,)
-            transforms = ()
-            if len(ref.shape) == 3:
-                shape, place = (None, columns), lambda head, tile: (head, tile)
-        return plgpu.BlockSpec(shape, lambda number: place(*locate(number)), transforms=transforms)
+        def place(number: Array) -> tuple[Any, ...]:
+            head, tile = locate(number)
+            return {2: (tile,), 3: (head, tile), 4: (tile, head, 0)}[len(ref.shape)]
+
+        shape: tuple[Any, ...] = {2: (columns,), 3: (None, columns), 4: (columns, None, ref.shape[-1])}[len(ref.shape)]
+        return plgpu.BlockSpec(shape, place, transforms=swizzled() if len(ref.shape) == 4 else ())
 
     pipeline = plgpu.emit_pipeline_warp_specialized(
         step,
-        grid=(program.count,),
+        grid=(program.visits,),
         max_concurrent_steps=STAGES,
         num_compute_wgs=WARPGROUPS,
-        memory_registers=40,
+        memory_registers=32,
         wg_axis=GRID[3],
         compute_context=compute,
         in_specs=jax.tree.map(spec, arrays),
@@ -347,8 +352,6 @@ def run_kernel(
         num_threads=WARPGROUPS + 1,
         thread_name=GRID[3],
         scratch_types=scratch,
-        compiler_params=plgpu.CompilerParams(
-            approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Warpgroup
-        ),
+        compiler_params=plgpu.CompilerParams(approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Warpgroup),
         kernel_name=name,
     )(*leaves)
