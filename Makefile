@@ -13,6 +13,8 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
+# Compiled modules of the package and of the tests save time in every later process.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help quickstart test test-fast test-all lint format docs lock peers plan beam tfds linkcheck clean install-run install-test \
   install-docs
 
