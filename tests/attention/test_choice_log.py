@@ -51,15 +51,15 @@ def test_a_refusal_has_its_features():
             'NVIDIA H200',
             'float32',
             'dense',
-            'layers 1-2: dense over window(8) | global_tokens(1) (cudnn supports Softmax over full, causal and causal & '
-            'window, not {pattern}; mosaic would work with model.dtype=bfloat16)',
+            'layers 1-2: dense over window(8) | global_tokens(1) (cudnn supports Softmax over full, causal and '
+            'causal & window, not {pattern}; mosaic would work with model.dtype=bfloat16)',
         ),
         (
             'NVIDIA A100-SXM4-40GB',
             'bfloat16',
             'dense',
-            'layers 1-2: dense over window(8) | global_tokens(1) (cudnn supports Softmax over full, causal and causal & '
-            'window, not {pattern}; mosaic has no NVIDIA Hopper GPU on this machine)',
+            'layers 1-2: dense over window(8) | global_tokens(1) (cudnn supports Softmax over full, causal and '
+            'causal & window, not {pattern}; mosaic has no NVIDIA Hopper GPU on this machine)',
         ),
     ],
 )

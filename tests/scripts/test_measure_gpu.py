@@ -68,6 +68,7 @@ def check_results(reports: dict) -> None:
     assert any('grouped heads' in name for name in numerics) and not any('splash' in name for name in numerics)
     assert 'no GPU' in numerics['causal float32: cudnn']['reason']
     assert 'no NVIDIA Hopper GPU' in numerics['causal float32: mosaic']['reason']
+    assert 'no NVIDIA Hopper GPU' in tiles['causal 64 forward+gradients: mosaic, tile 64, 2 at once']['reason']
     assert 'no NVIDIA Hopper GPU' in attention['bigbird(8, 1) 32 forward: mosaic, dropout 0.1']['reason']
     assert 'not installed: torch' in attention['lsh(8, 2, causal=True) 32 forward: PyTorch']['reason']
     timed = {**attention, **training, **tiles, **decoding}
@@ -79,7 +80,7 @@ def check_results(reports: dict) -> None:
     for one in (*training.values(), *decoding.values()):
         assert one['tokens_per_second'] > 0
     assert all('plain' not in name or one['is_peer'] for name, one in training.items())
-    assert {one['is_default'] for one in tiles.values()} == {False}
+    assert {one['is_default'] for one in tiles.values() if 'reason' not in one} == {False}
 
 
 def test_a_copy_without_git_needs_the_flag_commit(tmp_path: Path, monkeypatch, capsys):

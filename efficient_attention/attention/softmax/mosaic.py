@@ -54,10 +54,10 @@ from efficient_attention.attention.softmax.mosaic_lists import (
 from efficient_attention.attention.softmax.mosaic_tiles import LOG2E, KernelOptions, Tokens
 from efficient_attention.attention.softmax.mosaic_work import count_visits, work_of
 from efficient_attention.attention.softmax.tile_chunks import reorder
+from efficient_attention.errors import require
 
 WIDTHS = (64, 128)  # widths of heads in the kernels; narrower heads are padded with zeros
-COMPUTED, VISITED = 128, 64  # numbers of positions in a tile that a program computes, and in one that it visits
-SIZES, SIZES_BY_KEY = TileSizes(COMPUTED, VISITED), TileSizes(VISITED, COMPUTED, by_key=True)
+COMPUTED = 128  # number of positions in a tile that a program computes
 NO_KEYS = 1e30  # log-sum-exp of a query without keys in the backward kernels: its weights become exp2(-1e30) = 0
 
 
@@ -185,8 +185,9 @@ def attend_pass(call: Call, patterns: tuple[Pattern, ...], order: int, operands:
         listings = [order_by_residue(one, order) for one in arrays]
         known = QueryKeyPair(*(one[listing].tobytes() for one, listing in zip(arrays, listings, strict=True)))
     by_layer = tuple(zip(*(pattern.by_layer() for pattern in patterns), strict=True))
+    by_query, by_key = tile_sizes()
     lists, lists_by_key = (
-        make_lists(by_layer, tuple(known), order, sizes, heads // key_heads) for sizes in (SIZES, SIZES_BY_KEY)
+        make_lists(by_layer, tuple(known), order, sizes, heads // key_heads) for sizes in (by_query, by_key)
     )
     if listings is not None:
         operands = list_operands(operands, QueryKeyPair(*listings))
@@ -197,16 +198,16 @@ def attend_pass(call: Call, patterns: tuple[Pattern, ...], order: int, operands:
         tokens.segments_bL is not None or not all(one.is_whole_NPE.all() for one in (lists, lists_by_key)),
         call.dropout_rate,
         1.0 / math.sqrt(width),
-        SIZES,
-        SIZES_BY_KEY,
+        by_query,
+        by_key,
+        device_tuning().mosaic_stages,
         (count_visits(lists, heads), count_visits(lists_by_key, key_heads)),
         call.is_interpreted,
     )
     of_rows = None if operands.segments is None else QueryKeyPair(tokens.segments_bL, tokens.segments_bM)
     q, k, v = (pad_vectors(x) for x in operands[:3])
     chosen = [
-        choose_lists(one, operands.layer, of_rows, sizes)
-        for one, sizes in ((lists, SIZES), (lists_by_key, SIZES_BY_KEY))
+        choose_lists(one, operands.layer, of_rows, sizes) for one, sizes in ((lists, by_query), (lists_by_key, by_key))
     ]
     out, lse = attend_lists(options, q, k, v, tokens, *chosen)
     out, lse = out[:, :length, :, :width], lse[:, :, :length]
@@ -214,6 +215,18 @@ def attend_pass(call: Call, patterns: tuple[Pattern, ...], order: int, operands:
         return out, lse
     back = np.argsort(listings[0])
     return reorder(out, back, 1), reorder(lse, back, 2)
+
+
+def tile_sizes() -> tuple[TileSizes, TileSizes]:
+    """Returns the tiles of the kernels that compute tiles of queries, and of the kernel that computes tiles of keys.
+
+    Raises:
+        InputError: the device's constants for tiles are outside the ranges that `DeviceTuning` documents.
+    """
+    visited, stages = device_tuning().mosaic_tile, device_tuning().mosaic_stages
+    require(visited in (64, 128), 'device constant mosaic_tile', visited, '64 or 128')
+    require(2 <= stages <= 4, 'device constant mosaic_stages', stages, 'from 2 to 4')
+    return TileSizes(COMPUTED, visited), TileSizes(visited, COMPUTED, by_key=True)
 
 
 def list_operands(operands: Operands, order: QueryKeyPair) -> Operands:
