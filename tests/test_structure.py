@@ -301,7 +301,8 @@ def test_the_files_that_start_first_exist():
 def test_the_files_of_the_second_python_exist():
     script = (ROOT / '.ci' / 'run').read_text(encoding='utf-8')
     core = re.findall(r'^CORE\+?=\((.*)\)$', script, re.MULTILINE)
-    listed = subprocess.run(['bash', '-c', f'echo {" ".join(core)}'], capture_output=True, text=True, check=True)
+    command = ['bash', '-c', f'echo {" ".join(core)}']
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert core and not [name for name in listed.stdout.split() if not (ROOT / name).exists()]
 
 
