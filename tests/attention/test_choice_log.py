@@ -10,11 +10,14 @@ from flax import nnx
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.choice_log import Caller, calling_from, log_choice, recorded_choices
 from efficient_attention.attention.devices import using_platform
+from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder_decoder import EncoderDecoder
+from efficient_attention.training.attention_line import attention_line
+from tests.attention.abstract_gpu import on_abstract_gpu
 
 SHAPE = jax.ShapeDtypeStruct((1, 8, 1, 8), jnp.float32)
 
@@ -38,6 +41,38 @@ def test_a_refusal_has_its_features():
     refusal = choices[0].refusals['cudnn']
     assert refusal.features == ('inputs of type float32', 'attention dropout')
     assert refusal.message == 'cudnn has no inputs of type float32, no attention dropout'
+
+
+@pytest.mark.parametrize(
+    'chip, dtype, backend, line',
+    [
+        ('NVIDIA H200', 'bfloat16', 'mosaic', 'layers 1-2: mosaic over window(8) | global_tokens(1)'),
+        (
+            'NVIDIA H200',
+            'float32',
+            'dense',
+            'layers 1-2: dense over window(8) | global_tokens(1) (cudnn supports Softmax over full, causal and causal & '
+            'window, not {pattern}; mosaic would work with model.dtype=bfloat16)',
+        ),
+        (
+            'NVIDIA A100-SXM4-40GB',
+            'bfloat16',
+            'dense',
+            'layers 1-2: dense over window(8) | global_tokens(1) (cudnn supports Softmax over full, causal and causal & '
+            'window, not {pattern}; mosaic has no NVIDIA Hopper GPU on this machine)',
+        ),
+    ],
+)
+def test_a_line_says_which_layers_the_kernels_compute_and_what_they_lack(
+    chip: str, dtype: str, backend: str, line: str
+):
+    mechanism = parse_mechanism('window(8) | global_tokens(1)')
+    shape = jax.ShapeDtypeStruct((1, 256, 1, 64), dtype)
+    with recorded_choices() as choices, using_platform('gpu', 1, chip), on_abstract_gpu():
+        with calling_from(Caller((0, 1))):
+            jax.eval_shape(lambda q: attend(q, q, q, mechanism), shape)
+    assert [choice.backend for choice in choices] == [backend]
+    assert attention_line(choices) == f'attention: {line.format(pattern=mechanism)}'
 
 
 @pytest.mark.parametrize('stack, norm', [('plain', 'post'), ('reversible', 'pre')])

@@ -29,6 +29,7 @@ from efficient_attention.attention.softmax.definition import Softmax
 from scripts.benchmarks.gpu.cases import Case, Settings
 
 SIDES = tuple(backend for backend in BACKENDS if backend != 'splash')  # its kernels run only on TPUs
+WITH_DROPOUT = tuple(backend for backend in SIDES if backend not in ('jax_nn', 'cudnn'))
 PATTERNS = ('causal', 'causal & window(128)', 'bigbird(64, 1)', 'full')
 TYPES = ('bfloat16', 'float16', 'float32')
 DRAWS = 3
@@ -81,7 +82,7 @@ def list_cases(settings: Settings) -> list[Case]:
         for sizes, measured in ((whole, types), *((one, TYPES[::2]) for one in others))
         for text in patterns
         for dtype in measured
-        for side in SIDES
+        for side in (WITH_DROPOUT if sizes.dropout_rate else SIDES)
     ]
 
 
