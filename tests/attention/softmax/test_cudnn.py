@@ -112,6 +112,27 @@ def test_a_gpu_without_cudnn_falls_back(monkeypatch: pytest.MonkeyPatch):
             attend(Q, Q, Q, parse_mechanism('full'), backend='cudnn')
 
 
+@pytest.mark.usefixtures('on_a_gpu')
+def test_gradients_inside_vmap_fall_back():
+    stacked = jnp.stack([Q] * 3)
+    gradient = jax.grad(lambda q: attend(q, q, q, parse_mechanism('full')).astype(jnp.float32).sum())
+    assert jax.eval_shape(jax.vmap(gradient), stacked).shape == stacked.shape
+    named = jax.grad(lambda q: attend(q, q, q, parse_mechanism('full'), backend='cudnn').astype(jnp.float32).sum())
+    with pytest.raises(NotImplementedError, match='^cudnn cannot run here: cannot reshape array'):
+        jax.eval_shape(jax.vmap(named), stacked)
+
+
+@pytest.mark.usefixtures('on_a_gpu')
+@pytest.mark.parametrize('error', [RuntimeError('out of memory'), TypeError('a tracer is no number')])
+def test_other_errors_are_not_taken_for_a_missing_cudnn(error: Exception, monkeypatch: pytest.MonkeyPatch):
+    def failing(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cudnn.jax.nn, 'dot_product_attention', failing)
+    with pytest.raises(type(error), match=str(error)):
+        attend(Q, Q, Q, parse_mechanism('full'))
+
+
 def test_an_older_gpu_falls_back(monkeypatch: pytest.MonkeyPatch):
     class Turing:
         compute_capability = '7.5'
