@@ -313,6 +313,16 @@ def test_make_test_fast_names_every_file_with_fast_tests():
     assert marked and named == marked
 
 
+def test_the_tests_that_need_compilers_of_absent_devices_run_in_make_test_plan():
+    wanted = re.compile(r"find_spec\('(libtpu|jax_cuda13_plugin)'\)|needs \{package\}: make plan")
+    files = [path for path in (ROOT / 'tests').rglob('test_*.py') if wanted.search(path.read_text(encoding='utf-8'))]
+    makefile = (ROOT / 'Makefile').read_text(encoding='utf-8').replace('\\\n', ' ')
+    (named,) = re.findall(r'^PLAN_TESTS = (.*)$', makefile, re.MULTILINE)
+    folders = [ROOT / name for name in named.split()]
+    assert len(files) > 3 and all(folder.exists() for folder in folders)
+    assert not [path for path in files if not any(path.is_relative_to(folder) for folder in folders)]
+
+
 def test_nothing_runs_code_out_of_a_file():
     assert_in_none([*SOURCES, *CONFIGS, *ENTRY_POINTS], lambda path: unsafe(path, parse(path)))
 
