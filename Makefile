@@ -16,7 +16,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 # Compiled modules of the package and of the tests save time in every later process.
 unexport PYTHONDONTWRITEBYTECODE
 # files whose tests compile for devices that this machine lacks
-PLAN_TESTS = tests/planning tests/attention/softmax/test_cudnn.py tests/attention/softmax/test_splash.py \
+PLAN_TESTS = tests/planning tests/attention/softmax/test_cudnn.py tests/attention/softmax/test_mosaic.py tests/attention/softmax/test_splash.py \
   tests/scripts/benchmarks/test_planned_attention.py
 .PHONY: help quickstart test test-fast test-all test-plan lint format docs lock peers plan beam tfds linkcheck clean install-run install-test \
   install-docs
