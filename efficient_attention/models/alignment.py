@@ -45,9 +45,7 @@ def cross_weights(
     return weights_with_options(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, options)
 
 
-def source_reader_weights(
-    decoder: Decoder, tokens_BL: Array, segments_BL: AnySegments, other: EncodedSource
-) -> Array:
+def source_reader_weights(decoder: Decoder, tokens_BL: Array, segments_BL: AnySegments, other: EncodedSource) -> Array:
     """Returns the cross-attention weights of a recurrent decoder that attends to the source once, outside its
     layers.
     """

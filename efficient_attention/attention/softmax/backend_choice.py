@@ -117,8 +117,8 @@ def compute_attention(request: Request) -> tuple[Array, Array | None]:
 
 
 def auto_order(request: Request) -> list[str]:
-    """Returns the backends that 'auto' tries for this request, in order; it tries `cudnn` and `mosaic` only on GPUs, and
-    `splash` only on TPUs.
+    """Returns the backends that 'auto' tries for this request, in order; it tries `cudnn` and `mosaic` only on GPUs,
+    and `splash` only on TPUs.
     """
     tuning = device_tuning()
     skipped = set() if tuning.has_cudnn else {'cudnn', 'mosaic'}

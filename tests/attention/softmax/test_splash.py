@@ -239,9 +239,7 @@ def test_auto_takes_it_on_tpus(length: int, choice: str, caplog: pytest.LogCaptu
     shape = jax.ShapeDtypeStruct((1, length, 2, 64), jnp.bfloat16)
     with caplog.at_level(logging.INFO), using_platform('tpu', 1):
         jax.eval_shape(lambda q: attend(q, q, q, parse_mechanism('causal')), shape)
-    assert [record.message for record in caplog.records] == [
-        f'attention: Softmax over causal runs on the {choice}'
-    ]
+    assert [record.message for record in caplog.records] == [f'attention: Softmax over causal runs on the {choice}']
 
 
 def test_auto_says_what_it_lacks(caplog: pytest.LogCaptureFixture):
