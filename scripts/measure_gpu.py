@@ -16,8 +16,8 @@ positions.
 
 Each part has one JSON file in the folder `--output`, which is rewritten after every case. If a case fails, the file
 contains the reason. No case starts after `--minutes`. The next call with the same output runs only the missing cases.
-It refuses the files of other code or another device. The script needs only this repository, jax and flax, no environment of
-the project. Without git, it also needs `--commit`. The script measures PyTorch if it is installed.
+It refuses the files of other code or another device. The script needs only this repository, jax and flax, no
+environment of the project. Without git, it also needs `--commit`. The script measures PyTorch if it is installed.
 
 To publish the results, copy the files to docs/results/data/gpu/, run scripts/make_results.py and commit the files and
 the page.

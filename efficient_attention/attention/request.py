@@ -60,7 +60,7 @@ def segments_of_batch(batch: Mapping[str, Any], side: str = '') -> Any:
     Raises:
         ValueError: both are NumPy arrays, and the lengths contradict the segments.
     """
-    segments_BL, lengths_B = batch.get(f'{side}segments'), batch.get(f'{side}lengths')
+    lengths_B = batch.get(f'{side}lengths')
     if lengths_B is None:
         return batch[f'{side}segments']
     check_lengths(batch, side)

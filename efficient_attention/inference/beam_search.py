@@ -116,14 +116,14 @@ def read_prompts(
         segments_BL: 1 for tokens, 0 after the end of shorter prompts; an array or the prompts' `Lengths`.
         other: the sequence that cross-attention reads.
     """
-    segments_BL, _ = segments_and_lengths(segments_BL, tokens_BL.shape[1])
+    array_BL, _ = segments_and_lengths(segments_BL, tokens_BL.shape[1])
     state = cached.init_state(len(tokens_BL), other=other)
     piece = min(PIECE, tokens_BL.shape[1])
     length = tokens_BL.shape[1]
-    places_BP = jnp.arange(length)[None] - (length - segments_BL.sum(axis=1, keepdims=True))
+    places_BP = jnp.arange(length)[None] - (length - array_BL.sum(axis=1, keepdims=True))
     before_BP = jnp.take_along_axis(tokens_BL, jnp.maximum(places_BP, 0), axis=1)
     before_BP = jnp.where(places_BP >= 0, before_BP, -1)
-    return PromptState(*read_prompt_but_last(cached, state, tokens_BL, segments_BL, piece), before_BP)
+    return PromptState(*read_prompt_but_last(cached, state, tokens_BL, array_BL, piece), before_BP)
 
 
 def find_best_texts(

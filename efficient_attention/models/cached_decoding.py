@@ -164,21 +164,21 @@ class CachedDecoder:
         XLA removes unused activations, so they cost nothing. The arguments are the same as for `__call__`.
         """
         given = jnp.ones_like(tokens_Bn) if segments_Bn is None else segments_Bn
-        segments_Bn, _ = segments_and_lengths(given, tokens_Bn.shape[1])
+        array_Bn, _ = segments_and_lengths(given, tokens_Bn.shape[1])
         positions_Bn = state.length_B[:, None] + jnp.arange(tokens_Bn.shape[1], dtype=jnp.int32)[None]
         # The positions of padding are set to 0, because they may exceed the position table.
         # A look-up beyond the table gives NaN, and an attention weight of 0 would not remove NaN.
-        positions_Bn = jnp.where(segments_Bn != 0, positions_Bn, 0)
+        positions_Bn = jnp.where(array_Bn != 0, positions_Bn, 0)
         x_BnD = self.decoder.embeddings(tokens_Bn, jnp.zeros_like(tokens_Bn), positions_Bn)
         if self.config.position_limit is not None:
             is_beyond_Bn = positions_Bn >= self.config.position_limit
             x_BnD = jnp.where(is_beyond_Bn[..., None], jnp.nan, x_BnD)
         if self.decoder.source is None:
-            x_BnD, caches, each = self.run_layers(x_BnD, state.caches, positions_Bn, segments_Bn)
+            x_BnD, caches, each = self.run_layers(x_BnD, state.caches, positions_Bn, array_Bn)
             x_BnD = x_BnD if self.decoder.norm is None else self.decoder.norm(x_BnD)
         else:
-            x_BnD, caches, each = *self.run_source(x_BnD, state.caches, positions_Bn, segments_Bn), []
-        length_B = state.length_B + (segments_Bn != 0).sum(axis=1, dtype=jnp.int32)
+            x_BnD, caches, each = *self.run_source(x_BnD, state.caches, positions_Bn, array_Bn), []
+        length_B = state.length_B + (array_Bn != 0).sum(axis=1, dtype=jnp.int32)
         return self.decoder.head(x_BnD, self.decoder.embeddings.token), DecodeState(caches, length_B), each
 
     def run_source(
@@ -248,7 +248,7 @@ def read_prompt(
 
     Padding is allowed only at the end of rows.
     """
-    segments_BL, _ = segments_and_lengths(segments_BL, tokens_BL.shape[1])
+    array_BL, _ = segments_and_lengths(segments_BL, tokens_BL.shape[1])
     extra = -tokens_BL.shape[1] % piece
 
     def cut(x_BL: Array) -> Array:
@@ -258,7 +258,7 @@ def read_prompt(
     def read(state: DecodeState, tokens_and_segments: tuple[Array, Array]) -> tuple[DecodeState, None]:
         return cached(state, *tokens_and_segments)[1], None
 
-    return jax.lax.scan(read, state, (cut(tokens_BL), cut(segments_BL)))[0]
+    return jax.lax.scan(read, state, (cut(tokens_BL), cut(array_BL)))[0]
 
 
 def read_prompt_but_last(
@@ -270,8 +270,8 @@ def read_prompt_but_last(
     """
     if tokens_BL.shape[1] == 1:
         return state, tokens_BL[:, 0]
-    segments_BL, _ = segments_and_lengths(segments_BL, tokens_BL.shape[1])
-    last_B1 = (segments_BL != 0).sum(axis=1, keepdims=True) - 1
-    before_BL = jnp.where(jnp.arange(tokens_BL.shape[1])[None] < last_B1, segments_BL, 0)
+    array_BL, _ = segments_and_lengths(segments_BL, tokens_BL.shape[1])
+    last_B1 = (array_BL != 0).sum(axis=1, keepdims=True) - 1
+    before_BL = jnp.where(jnp.arange(tokens_BL.shape[1])[None] < last_B1, array_BL, 0)
     state = read_prompt(cached, state, tokens_BL, before_BL, piece)
     return state, jnp.take_along_axis(tokens_BL, last_B1, axis=1)[:, 0]

@@ -168,12 +168,10 @@ class Decoder(nnx.Module):
             InputError: the attention, positions or stack of the config do not support memory.
         """
         check_can_attend_to_memory(self.config)
-        segments_BL, _ = segments_and_lengths(segments_BL, tokens_BL.shape[1])
+        array_BL, _ = segments_and_lengths(segments_BL, tokens_BL.shape[1])
         positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
         x_BLD = self.embeddings(tokens_BL, jnp.zeros_like(tokens_BL), positions_BL, rng=fold_into_key(rng, 0))
-        x_BLD, memory, aux_losses = self.stack.continue_from_memory(
-            x_BLD, segments_BL, memory, rng=fold_into_key(rng, 1)
-        )
+        x_BLD, memory, aux_losses = self.stack.continue_from_memory(x_BLD, array_BL, memory, rng=fold_into_key(rng, 1))
         return self.normed(x_BLD, rng), memory, aux_losses
 
     @jax.named_scope('head')

@@ -20,8 +20,8 @@ from efficient_attention.attention.patterns import Pattern, Reach
 from efficient_attention.attention.request import Request, without_padding
 
 OLDEST_GPU = 8.0  # the lowest compute capability with cuDNN's fused attention (Ampere)
-# Errors of JAX that mean that cuDNN cannot compute a call: no usable cuDNN, and a `jax.vmap` over some of the arrays only,
-# which the batching rules of cuDNN's call do not support.
+# Errors of JAX that mean that cuDNN cannot compute a call: no usable cuDNN, and a `jax.vmap` over only some of the
+# arrays, which the batching rules of cuDNN's call do not support.
 KNOWN_ERRORS = ((RuntimeError, 'cuDNN'), (TypeError, 'cannot reshape array'))
 WIDEST_HEAD = 256  # on the newest GPUs; JAX raises a NotImplementedError where cuDNN supports only 128
 

@@ -2,8 +2,8 @@
 
 A side is an implementation of attention, and a peer is a side of another library. A group is one mechanism at one
 length, forward or with gradients. To add a side, add a line to `SIDES`. All sides of a group get the same arrays in
-bfloat16: one row, 8 heads of width 64. As in models, this project's sides also get the length of the row, which is full;
-the side `jax.nn cudnn` shows the time without it.
+bfloat16: one row, 8 heads of width 64. As in models, this project's sides also get the length of the row, which is
+full; the side `jax.nn cudnn` shows the time without it.
 
 The operations of a group are those of its mechanism in tiles of 64 positions (`multiply_adds`): 2 matrix products
 forward, 7 with gradients, which compute the scores once more. So the TFLOP/s of the sides of a group are comparable. A

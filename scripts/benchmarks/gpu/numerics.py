@@ -34,8 +34,8 @@ WITH_DROPOUT = tuple(backend for backend in SIDES if backend not in ('jax_nn', '
 PATTERNS = ('causal', 'causal & window(128)', 'bigbird(64, 1)', 'full')
 TYPES = ('bfloat16', 'float16', 'float32')
 DRAWS = 3
-# For each type, the largest relative errors of the output and of the gradients that count as rounding. They are those of
-# the tests. On GPUs, products of float32 numbers may round them to 11 bits (TF32), like those of float16.
+# For each type, the largest relative errors of the output and of the gradients that count as rounding; the tests have
+# the same. On GPUs, products of float32 numbers may round them to 11 bits (TF32), like products of float16.
 LARGEST_ERRORS = {'bfloat16': (2e-2, 5e-2), 'float16': (2e-3, 1e-2), 'float32': (2e-3, 1e-2)}
 FIRST_SIDES = ('cudnn', 'mosaic', 'blocked')
 

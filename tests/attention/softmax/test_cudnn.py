@@ -113,13 +113,16 @@ def test_a_gpu_without_cudnn_falls_back(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.usefixtures('on_a_gpu')
-def test_gradients_inside_vmap_fall_back():
-    stacked = jnp.stack([Q] * 3)
-    gradient = jax.grad(lambda q: attend(q, q, q, parse_mechanism('full')).astype(jnp.float32).sum())
-    assert jax.eval_shape(jax.vmap(gradient), stacked).shape == stacked.shape
-    named = jax.grad(lambda q: attend(q, q, q, parse_mechanism('full'), backend='cudnn').astype(jnp.float32).sum())
+def test_rows_with_shared_lengths_inside_vmap_fall_back():
+    stacked, lengths = jnp.stack([Q] * 3), jnp.full(2, L, jnp.int32)
+
+    def attended(backend: str) -> jax.Array:
+        given = {'query_segments': Lengths(lengths), 'key_segments': Lengths(lengths), 'backend': backend}
+        return jax.vmap(lambda q: attend(q, q, q, parse_mechanism('full'), **given))(stacked)
+
+    assert jax.eval_shape(lambda: attended('auto')).shape == stacked.shape
     with pytest.raises(NotImplementedError, match='^cudnn cannot run here: cannot reshape array'):
-        jax.eval_shape(jax.vmap(named), stacked)
+        jax.eval_shape(lambda: attended('cudnn'))
 
 
 @pytest.mark.usefixtures('on_a_gpu')

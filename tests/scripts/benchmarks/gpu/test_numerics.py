@@ -66,10 +66,7 @@ def test_an_error_in_padded_rows_is_noticed(monkeypatch):
 
 
 def test_nan_is_wrong(monkeypatch):
-    def spoilt(q, *operands, **_):
-        return q * np.float32('nan')
-
-    monkeypatch.setattr(numerics, 'attend', spoilt)
+    monkeypatch.setattr(numerics, 'attend', lambda q, *_, **__: q * np.float32('nan'))
     assert numerics.measure_error('causal', 'float32', 'blocked', numerics.DRY_WHOLE)['is_wrong']
 
 
