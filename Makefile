@@ -13,6 +13,8 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
+# Compiled modules of the package and of the tests save time in every later process.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help quickstart test test-fast test-all lint format docs lock peers plan beam tfds linkcheck clean install-run install-test \
   install-docs
 
@@ -34,16 +36,19 @@ test: $(VENV)/.test  ## run the test suite without the marks slow, gpu, tpu, rea
 	@$(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
 	  $(PYTEST_ARGUMENTS)
 
+# The files with tests marked fast. Pytest reads only these files, as it needs most of a minute to read all.
+FAST_FILES = $$(grep -rlF --include='test_*.py' pytest.mark.fast tests)
+
 # Compiled programs stay in cache/programs, so that the next run compiles only programs that have changed.
 test-fast: $(VENV)/.test  ## the tests marked fast: a cell of each mechanism, three steps of each task (minutes)
 	@JAX_COMPILATION_CACHE_DIR=$${JAX_COMPILATION_CACHE_DIR:-$(CURDIR)/cache/programs} \
-	  $(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 4 -m fast $(PYTEST_ARGUMENTS)
+	  $(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 4 -m fast $(PYTEST_ARGUMENTS) $(FAST_FILES)
 
 test-all: $(VENV)/.test  ## the suite with the tests marked slow, then the fast ones compiled as for users
 	@$(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 4 --dist worksteal \
 	  -m 'not gpu and not tpu and not real' $(PYTEST_ARGUMENTS)
 	@echo '[test-all] the fast tests once more, compiled as for users'
-	@COMPILE_AS_FOR_USERS=1 $(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 4 -m fast
+	@COMPILE_AS_FOR_USERS=1 $(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 4 -m fast $(FAST_FILES)
 
 lint: $(VENV)/.run .venv-lint/.lint  ## check format and rules (ruff) and types (mypy)
 	@.venv-lint/bin/ruff format --check .

@@ -11,7 +11,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / 'docs')]
-os.environ['PYTHONPATH'] = str(ROOT)  # for the tutorials, whose code runs in another process
+# The tutorials run in other processes, and call the command that is next to this Python.
+os.environ['PYTHONPATH'] = str(ROOT)
+os.environ['PATH'] = os.pathsep.join([str(Path(sys.executable).parent), os.environ['PATH']])
 
 import site_pages  # noqa: E402  it is next to this file
 from myst_nb.sphinx_ import NbMetadataCollector  # noqa: E402
@@ -19,6 +21,10 @@ from sphinx.pycode import ModuleAnalyzer  # noqa: E402
 from sphinx.util import logging  # noqa: E402
 
 import efficient_attention  # noqa: E402
+from tests.quick_compile import FLAGS  # noqa: E402
+
+# Tutorials compile their programs as the tests do, with hardly any optimisation, in half of the time that users need.
+os.environ['XLA_FLAGS'] = f'{FLAGS} {os.environ.get("XLA_FLAGS", "")}'.strip()
 
 project = 'efficient-attention'
 author = 'the authors of efficient-attention'

@@ -90,7 +90,8 @@ def check_outputs(mechanism: Mechanism, weights: Weights | None = None) -> None:
 
 
 def check_options(mechanism: Mechanism) -> None:
-    """Checks that both forms compute or refuse each option of a call: a bias, fewer key heads, more keys.
+    """Checks that no option of a call is ignored: a bias, fewer key heads, more keys. Each form computes or refuses it,
+    and forms that compute it agree.
 
     Raises:
         AssertionError: an option is ignored, or both forms give different results.
@@ -116,7 +117,7 @@ def check_options(mechanism: Mechanism) -> None:
 def check_independence(mechanism: Mechanism) -> None:
     """Checks that no gradient of an output reaches another row, another text of its row, or a later token.
 
-    Later tokens are checked only for causal mechanisms, other texts only for the others.
+    Causal mechanisms are checked with later tokens, all others with other texts of the row.
 
     Raises:
         AssertionError: a gradient that must be zero is not exactly zero.

@@ -24,6 +24,8 @@ TUTORIALS = Path(__file__).resolve().parents[1] / 'docs' / 'tutorials'
 CELL = re.compile(r'^```\{code-cell\}[^\n]*\n(.*?)^```\n', re.MULTILINE | re.DOTALL)
 # The first code cell. No address of the package is known here, so a user of Colab gives one.
 SET_UP = """import importlib.util
+import os
+import sys
 
 # In Colab: write where the package is between the quotes. Examples: git+https://<host>/<user>/efficient-attention,
 # or, after an upload of the wheel, file:///content/efficient_attention-<version>-py3-none-any.whl
@@ -31,7 +33,9 @@ PACKAGE = ''
 if PACKAGE:
     %pip install --quiet "efficient-attention[train] @ {PACKAGE}" treescope
 elif importlib.util.find_spec('efficient_attention') is None:
-    raise SystemExit('efficient-attention is not installed: write its address into PACKAGE, and run this cell again')"""
+    raise SystemExit('efficient-attention is not installed: write its address into PACKAGE, and run this cell again')
+# Cells with %%bash call the command that is next to this Python.
+os.environ['PATH'] = os.pathsep.join([os.path.dirname(sys.executable), os.environ['PATH']])"""
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from efficient_attention.programs.dispatch import COMMAND
 from tests.documents.figures import without_record
 from tests.documents.pages import NAMES, ROOT, Block, Command, all_blocks, all_commands, blocks, commands, read
 from tests.documents.running import Reader, parse, reason_to_skip
@@ -54,19 +55,19 @@ def test_the_blocks_of_a_page_run(reader: Reader, page: str):
 
 def last_line(reader: Reader, start: str) -> dict:
     """Returns the JSON object in the last output line of the only command that begins with `start`."""
-    [text] = [text for text in reader.printed if f'{text} '.startswith(f'.venv/bin/python {start} ')]
+    [text] = [text for text in reader.printed if f'{text} '.startswith(f'{COMMAND} {start} ')]
     return json.loads(reader.printed[text].splitlines()[-1])
 
 
 def test_the_walk_of_fine_tuning_ends_in_its_files(reader: Reader):
     reader.read('docs/finetuning.md')
-    evaluated = last_line(reader, 'eval.py --workdir runs/sst2')
+    evaluated = last_line(reader, 'eval --workdir runs/sst2')
     assert 0 <= evaluated['accuracy'] <= 1 and evaluated['fine_tuning_weight'] == 9
-    seeds = last_line(reader, 'scripts/train_seeds.py')
+    seeds = last_line(reader, 'seeds')
     assert set(seeds['seeds']) == {'0', '1'} and 0 <= seeds['mean']['accuracy'] <= 1
-    scored = last_line(reader, 'scripts/predict.py --model runs/sst2 --output dev_predictions')
+    scored = last_line(reader, 'predict --model runs/sst2 --output dev_predictions')
     assert scored['metrics']['accuracy'] == pytest.approx(evaluated['accuracy'])
-    predicted = last_line(reader, 'scripts/predict.py --model runs/sst2 --output submission')
+    predicted = last_line(reader, 'predict --model runs/sst2 --output submission')
     lines = (reader.folder / 'submission' / 'SST-2.tsv').read_text(encoding='utf-8').splitlines()
     assert lines[0] == 'index\tprediction' and len(lines) == 6 and predicted['files'] == ['submission/SST-2.tsv']
     config = json.loads((reader.folder / 'exported' / 'sst2' / 'config.json').read_text(encoding='utf-8'))
@@ -81,13 +82,13 @@ def test_the_walk_of_fine_tuning_ends_in_its_files(reader: Reader):
 
 def test_the_walk_from_text_to_text_ends_in_its_texts(reader: Reader):
     reader.read('docs/text_to_text.md')
-    scores = last_line(reader, 'eval.py --workdir runs/reverse')
+    scores = last_line(reader, 'eval --workdir runs/reverse')
     assert {'target_loss', 'bleu', 'chrf', 'exact_match'} < scores.keys() and 'tok:13a' in scores['bleu_signature']
     of_run, of_export = (
         (reader.folder / f'my_digits_{name}.txt').read_text(encoding='utf-8') for name in ('reversed', 'exported')
     )
     assert of_run == of_export and of_run.count('\n') == 2
-    labels = last_line(reader, 'eval.py --workdir runs/sst2_text')
+    labels = last_line(reader, 'eval --workdir runs/sst2_text')
     assert 0 <= labels['sst2_accuracy'] <= 1
 
 
@@ -102,7 +103,7 @@ def test_a_command_that_is_skipped_parses(command: Command, monkeypatch: pytest.
 
 
 def test_every_reason_to_skip_is_needed():
-    texts = [command.text for command in LEFT_OUT]
+    texts = [command.installed for command in LEFT_OUT]
     assert [pattern for pattern in SKIPPED if not fnmatch.filter(texts, pattern)] == []
 
 
@@ -134,8 +135,8 @@ def run_on(page: str) -> list[Command]:
 
 def written_by(page: str) -> set[str]:
     """Returns the workdirs that the commands of a page train."""
-    words_of_all = [command.words for command in run_on(page)]
-    training = [words for words in words_of_all if 'train.py' in words and '--help' not in words]
+    of_train = [command.words for command in run_on(page) if command.program == 'train']
+    training = [words for words in of_train if '--help' not in words]
     return {words[words.index('--workdir') + 1] for words in training}
 
 
@@ -144,6 +145,9 @@ def test_parsing_finds_what_does_not_exist(monkeypatch: pytest.MonkeyPatch):
         '.venv/bin/python train.py --config configs/lm/gpt.py:small --workdir x --config.model.widht=3',
         '.venv/bin/python train.py --config configs/finetune/glue.py:sst3 --workdir x',
         '.venv/bin/python train.py --config configs/finetune/glue.py:sst2 --workdir x --config.examples.problem=chess',
+        'efficient-attention train --config lm/gpt.py:smal --workdir x',
+        'efficient-attention predict --modle x --output y',
+        'efficient-attention tran --workdir x',
         '.venv/bin/python scripts/benchmark.py memory --parts width',
         '.venv/bin/python scripts/nothing.py',
         '.venv/bin/python -m pytest -m real tests/test_nothing.py',
@@ -162,7 +166,7 @@ def test_every_block_says_what_it_is():
 
 def test_no_command_hides_in_a_text_block():
     is_command = re.compile(
-        r'^\s*(\$ |\.venv|python|pip|make |train\.py --|eval\.py --|scripts/[\w/]+\.py --)', re.MULTILINE
+        rf'^\s*(\$ |\.venv|python|pip|make |{COMMAND} \w|train\.py --|eval\.py --|scripts/[\w/]+\.py --)', re.MULTILINE
     )
     assert [block for block in all_blocks('text') if is_command.search(block.text)] == []
 

@@ -111,7 +111,7 @@ def test_the_cuda_image_has_all_locked_packages_of_the_extra(tmp_path: Path):
     assert names == set(re.findall(r'^((?:nvidia|jax-cuda\w*)-[\w-]+)==', locked, re.MULTILINE))
 
 
-# ---- the citation ----
+# ---- the citation, and the address of the repository ----
 
 
 def test_the_citation_is_of_this_version():
@@ -119,3 +119,12 @@ def test_the_citation_is_of_this_version():
     assert {'cff-version', 'message', 'title', 'authors'} <= set(citation)  # fields that the format requires
     assert (citation['version'], citation['license']) == (ea.__version__, PROJECT['license'])
     assert citation['title'] == PROJECT['name'] and {*citation['keywords']} <= {*PROJECT['keywords']}
+
+
+def test_all_files_have_the_address_of_pyproject():
+    """As long as pyproject.toml has no `[project.urls]`, the other files have none either."""
+    address = PROJECT.get('urls', {}).get('Repository')
+    assert yaml.safe_load((ROOT / 'CITATION.cff').read_text(encoding='utf-8')).get('repository-code') == address
+    pages = [(ROOT / name).read_text(encoding='utf-8') for name in ('README.md', 'docs/scaling.md')]
+    cloned = [found for page in pages for found in re.findall(r'git clone (<[^>]+>|\S+)', page)]
+    assert cloned == 2 * [address or '<address of this repository>']

@@ -305,6 +305,13 @@ def test_the_files_of_the_second_python_exist():
     assert core and not [name for name in listed.stdout.split() if not (ROOT / name).exists()]
 
 
+def test_make_test_fast_names_every_file_with_fast_tests():
+    """`make test-fast` gives pytest only the files in which grep finds the mark as it is usually written."""
+    marked = {path for path in (ROOT / 'tests').rglob('*.py') if re.search(r'\bmark\.fast\b', path.read_text('utf-8'))}
+    named = {path for path in marked if path.match('test_*.py') and f'pytest.{"mark"}.fast' in path.read_text('utf-8')}
+    assert marked and named == marked
+
+
 def test_nothing_runs_code_out_of_a_file():
     assert_in_none([*SOURCES, *CONFIGS, *ENTRY_POINTS], lambda path: unsafe(path, parse(path)))
 

@@ -22,7 +22,7 @@ def layer_index(pattern: Pattern, layer: Array | int | None) -> Int[Array, ''] |
     if not pattern.layers:
         return None
     if layer is None:
-        raise ValueError(f'{pattern} stands for several layers: an attention call needs the number of its layer')
+        raise ValueError(f'{pattern} covers several layers; pass layer=<number> to the attention call')
     return (jnp.asarray(pattern.layers, jnp.int32) < layer).sum(dtype=jnp.int32)
 
 

@@ -119,10 +119,13 @@ def print_help(
 
     With --config, the fields of that config replace the list of config files.
     """
-    title = f'words: {words}\n' if words else ''
-    title += f'flags of {command}:' if command else 'flags:'
     own = flags_of_command(options).get_help(prefix='  ', include_special_flags=False)
-    print(about or sys.modules['__main__'].__doc__, title, own, sep='\n')
+    own = re.sub(r"\n +\(default: '(None)?'\)", '', own)
+    print(about or sys.modules['__main__'].__doc__)
+    if words:
+        print(f'\narguments: {words}')
+    if own:
+        print(f'\nflags of {command}:' if command else '\nflags:', own, sep='\n')
     if 'config' not in options:
         return
     # This import is late, because it loads all config dataclasses, which is slow.

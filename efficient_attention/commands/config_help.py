@@ -126,7 +126,7 @@ def _get_config_argument(tree: ast.Module) -> str:
         return given.vararg.arg if given.vararg else ''
     if len(given.defaults) < len(positional):
         return positional[0].arg
-    return f'{positional[0].arg}, {_default_text(given.defaults[0])} by default'
+    return f'<{positional[0].arg}>, by default :{_default_text(given.defaults[0])}'
 
 
 def _default_text(default: ast.expr) -> str:

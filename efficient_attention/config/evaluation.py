@@ -24,7 +24,7 @@ class EvalConfig:
     batch_size: int = 32
     # number of held-out texts for which each evaluation prints and stores an output: filled masks, a continuation or a
     # target; 0 = none
-    # There are no samples if fsdp or tensor parallelism splits the parameters.
+    # There are no samples if the parameters are sharded over several processes.
     samples: int = field_read_by_tasks('pretraining', 'language_modelling', 'text_to_text', default=3)
     # split to evaluate: 'held_out' | 'test'
     # Fine-tuning reads examples.dev for 'held_out'. For 'test' it reads examples.test, which needs labels.

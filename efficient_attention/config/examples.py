@@ -42,7 +42,7 @@ class ExamplesConfig:
     # training files: paths or globs, separated by commas, or tfds:<name>[/<config>]:<split>
     train: str = ''
     dev: str = ''  # files for evaluation, in the same syntax as `train`
-    test: str = ''  # files for predictions, and for `eval.py --split test` if they have labels; '' = none
+    test: str = ''  # files for predictions, and for `eval --split test` if they have labels; '' = none
     text: str = 'text'  # column of the text in files of format 'table' (CSV, TSV, JSONL, Parquet, ...)
     text_pair: str = ''  # column of a second text in format 'table'; '' = no second text
     label: str = 'label'  # column of the label in format 'table'

@@ -33,17 +33,26 @@ def ranked(sweep: Sweep, results: Sequence[Result]) -> list[Result]:
 
 
 def table_rows(sweep: Sweep, results: Sequence[Result]) -> list[list[str]]:
-    """Returns the rows of a sweep's table: the header, the successful trials from best to worst, the failed trials."""
+    """Returns the rows of a sweep's table: the header, the successful trials from best to worst, the failed trials.
+
+    Numbers have four significant digits; `trials.json` has them in full.
+    """
     names = [field.name for field in sweep.search]
     rows = [['trial', *names, f'{sweep.metric} ({sweep.mode})']]
     for one in ranked(sweep, results):
         deviation = f' ± {one["deviation"][sweep.metric]:.4f}' if len(one['seeds']) > 1 else ''
-        rows.append([str(one['number']), *(str(one['fields'][name]) for name in names)])
+        rows.append([str(one['number']), *(_text_of_value(one['fields'][name]) for name in names)])
         rows[-1].append(f'{one["value"]:.4f}{deviation}')
     for one in results:
         if 'value' not in one:
-            rows.append([str(one['number']), *(str(one['fields'][name]) for name in names), f'failed: {one["error"]}'])
+            values = [_text_of_value(one['fields'][name]) for name in names]
+            rows.append([str(one['number']), *values, f'failed: {one["error"]}'])
     return rows
+
+
+def _text_of_value(value: Any) -> str:
+    """Returns a field's value for the table."""
+    return f'{value:.4g}' if isinstance(value, float) else str(value)
 
 
 def sweep_table(sweep: Sweep, results: Sequence[Result]) -> str:
@@ -79,8 +88,8 @@ def sweep_page(sweep: Sweep, results: Sequence[Result]) -> str:
 
 
 def field_flags(result: Result) -> str:
-    """Returns a trial's fields as command-line flags of `train`."""
-    return shlex.join(f'--config.{name}={value}' for name, value in result['fields'].items())
+    """Returns a trial's fields as command-line flags of `train`, one a line; a shell reads them as one command."""
+    return ' \\\n'.join(shlex.quote(f'--config.{name}={value}') for name, value in result['fields'].items())
 
 
 def field_chart(sweep: Sweep, results: Sequence[Result], field: SearchedField) -> dict[str, Any]:

@@ -76,15 +76,24 @@ def make_sampler(config: RunConfig, task: Task, graph: nnx.GraphDef) -> Sampler 
     return None
 
 
-def local_params(params: Any) -> Any | None:
-    """Returns the model's parameters on this process's first device; None if devices hold different parts of them.
+def local_params(params: Any) -> Any:
+    """Returns the model's parameters on this process's first device.
 
-    Nothing is copied.
+    Replicated parameters are not copied. Sharded parameters are gathered on the device, which needs room for them.
+
+    Raises:
+        InputError: the parameters are sharded over several processes.
     """
-    params = split_trainable_parts(params)[0]
-    if not all(leaf.is_fully_replicated for leaf in jax.tree.leaves(params)):
-        return None
-    return jax.tree.map(lambda leaf: leaf.addressable_data(0), params)
+    first = jax.local_devices()[0]
+
+    def gather(leaf: Array) -> Array:
+        if leaf.is_fully_replicated:
+            return leaf.addressable_data(0)
+        if not leaf.is_fully_addressable:
+            raise InputError('samples need all parameters in one process, but the parameters are sharded over several')
+        return jax.device_put(leaf, first)
+
+    return jax.tree.map(gather, split_trainable_parts(params)[0])
 
 
 # ---- filled masks ----

@@ -94,7 +94,7 @@ class Loaded(Generic[AnyModel]):
         tokenizer: the tokenizer of the model's texts; for an `EncoderDecoder`, of its sources.
         target_tokenizer: the tokenizer of an `EncoderDecoder`'s targets. Each target begins with the start symbol, so
             its tokens [:, :-1] are inputs and its tokens [:, 1:] are labels. For other models, the same as `tokenizer`.
-        config: sizes and choices of the model.
+        config: the model's config fields.
     """
 
     model: AnyModel

@@ -135,10 +135,13 @@ def run_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any]) -> lis
 
 
 def apply_operation(primitive: Primitive, params: Mapping[str, Any], arguments: list[Any]) -> list[Any]:
-    """Returns the outputs of one operation; `stack` and `pad` become concatenations."""
+    """Returns the outputs of one operation; `stack` and `pad` become concatenations, `unstack` becomes slices."""
     if primitive.name == 'stack':
         axis = params['axis']
         return [jnp.concatenate([jnp.expand_dims(x, axis) for x in arguments], axis)]
+    if primitive.name == 'unstack':
+        [x], axis = arguments, params['axis']
+        return [jax.lax.index_in_dim(x, place, axis, keepdims=False) for place in range(x.shape[axis])]
     if primitive.name == 'pad' and all(min(low, high) >= 0 and not gap for low, high, gap in params['padding_config']):
         x, value = arguments
         return [pad_by_concatenation(x, value, params['padding_config'])]

@@ -120,7 +120,7 @@ def check_readable(values: Mapping[str, Any], model: ModelConfig) -> None:
     if known is not None and (not is_compressed(values) or model.quantization != 'int8'):
         method = known.get('quant_method') if isinstance(known, dict) else known
         raise InputError(
-            f'{QUANTIZED} is of {method!r}; read here: only exports of scripts/convert.py --compressed, with '
+            f'{QUANTIZED} is of {method!r}; read here: only exports of `convert --compressed`, with '
             'the keys that this project adds'
         )
 

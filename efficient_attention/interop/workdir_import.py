@@ -44,8 +44,8 @@ def read_encoder_run_config(workdir: Path) -> RunConfig:
             f'{workdir} holds a language model, and an encoder or an encoder-decoder is needed: '
             f'a run of {" or ".join(READ)}, '
             "or a language model with model.directions_apart and data.units 'tokenizer'; "
-            "scripts/generate.py and the pipeline 'text-generation' generate text with a language model, "
-            'eval.py evaluates it'
+            "the command `generate` and the pipeline 'text-generation' generate text with a language model, "
+            'the command `eval` evaluates it'
         )
     return config
 

@@ -92,7 +92,7 @@ class HloProgram:
 
     computations: dict[str, Computation]
     entry: str
-    takes_shortest_branch: bool = False  # which branch of a conditional counts: the shortest, else the longest
+    takes_shortest_branch: bool = False  # whether the shortest branch of a conditional counts instead of the longest
 
     def executed_instructions(self) -> Iterator[ExecutedInstruction]:
         """Yields every instruction that runs, also inside fusions and loops, with the number of its executions.

@@ -41,7 +41,11 @@ def format_policies(plans: dict[str, Plan]) -> str:
         cells = [*times, in_bytes(memory.temporary), in_bytes(memory.total_bytes)]
         lines.append(f'{policy:<12}' + ''.join(f'{cell:>14}' for cell in cells))
     limit, fastest = in_bytes(first.topology.memory_per_device), fastest_policy(plans)
-    found = f'{fastest!r} is the fastest policy that fits {limit}' if fastest else f'no policy fits {limit}'
+    found = f'no policy fits {limit}'
+    if fastest:
+        is_timed = plans[fastest].estimate.step_seconds is not None
+        how = 'is the fastest policy' if is_timed else 'recomputes least of the policies'
+        found = f'{fastest!r} {how} that {"fits" if is_timed else "fit"} {limit}'
     return '\n'.join([*lines, found])
 
 

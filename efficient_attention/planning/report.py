@@ -11,7 +11,7 @@ from efficient_attention.planning.plan import Plan
 NAMES = {
     'parameters': 'parameters',
     'optimizer': 'optimizer',
-    'others': 'counters, memory of the model',
+    'others': 'step counter, segment memory',
     'batch': 'rows of the batch',
     'temporary': 'temporary, within the step',
     'program': 'program code and padding',
@@ -63,7 +63,7 @@ def memory_lines(plan: Plan) -> Iterator[str]:
             yield f'    {"activations: grow with rows":<28}{in_bytes(activations):>12}'
             yield f'    {"gradients, updates, copies":<28}{in_bytes(memory.temporary - activations):>12}'
     room, fits = in_bytes(plan.topology.memory_per_device), 'fits' if plan.is_fitting else 'does not fit'
-    yield f'  {"together":<30}{in_bytes(memory.total_bytes):>12} of {room}: {fits}'
+    yield f'  {"total":<30}{in_bytes(memory.total_bytes):>12} of {room}: {fits}'
 
 
 def cost_lines(plan: Plan) -> Iterator[str]:
@@ -86,7 +86,7 @@ def cost_lines(plan: Plan) -> Iterator[str]:
         yield f'  not counted: what is inside calls of {", ".join(plan.cost.uncounted_calls)}'
     yield f'  reads and writes {in_bytes(round(plan.cost.bytes))} of its memory'
     sent = sum(one.sent_bytes for one in plan.collectives)
-    yield f'  sends {in_bytes(round(sent))} to other devices' + (', by' if plan.collectives else '')
+    yield f'  sends {in_bytes(round(sent))} to other devices' + (':' if plan.collectives else '')
     for one in plan.collectives:
         yield f'    {one.count} x {one.kind} over {one.axes}: {in_bytes(round(one.sent_bytes))}'
     if plan.uncounted_loops:
@@ -110,7 +110,7 @@ def time_lines(plan: Plan) -> Iterator[str]:
     }
     how = "the compiler's estimate" if estimate.compiler is not None else 'the longer of products and memory traffic'
     how += ', separately for each kernel' if estimate.kernels else ''
-    yield f'estimated time of a step: {1e3 * (estimate.step_seconds or 0):.3g} ms, {how} and then sending'
+    yield f'estimated time of a step: {1e3 * (estimate.step_seconds or 0):.3g} ms: {how}, plus sending'
     for name, seconds in lines.items():
         if seconds is not None:
             yield f'  {name:<45}{1e3 * seconds:>8.3g} ms'

@@ -97,7 +97,7 @@ def make_topology_devices(topology: Topology) -> list[jax.Device]:
     text, package = f'{topology.kind}:{"x".join(map(str, topology.shape))}', COMPILERS[topology.kind]
     if importlib.util.find_spec(package) is None:
         raise InputError(
-            f'topology {text} needs {package}; run `make plan`, then .venv-plan/bin/python scripts/plan.py'
+            f'topology {text} needs {package}; run `make plan`, then .venv-plan/bin/efficient-attention plan'
         )
     for name, value in COMPILE_ONLY.items():
         os.environ.setdefault(name, value)

@@ -7,7 +7,8 @@
 
 `list` prints each name with the first line of its docstring. `show` prints the docstring and the resulting fields, with
 `--source` the Python file instead. `where` prints the path of the file. --config takes the same names, and a path that
-exists wins over a name. To change more than some fields, copy the file and name the copy.
+exists wins over a name. To change much, copy the file and pass the path
+of the copy.
 """
 
 import ast

@@ -169,9 +169,7 @@ def print_report(before: 'Pretrained', after: 'Pretrained', options: flags.FlagV
         print(f'parameters {counts[0]:,} before, {counts[1]:,} after{ratio_in_words(counts, "fewer")}')
         zeros = zero_count(after.params())
         if zeros > FEW_ZEROS * counts[1]:
-            print(
-                f'{counts[1] - zeros:,} of these are not 0: zeros save bytes with --small, removed heads and units time'
-            )
+            print(f'{counts[1] - zeros:,} of these are not 0; --small saves bytes of zeros, --shrink also saves time')
         print(f'{sizes[0]:,} bytes as float32 before, {sizes[1]:,} after{ratio_in_words(sizes, "smaller")}')
         if not uses_native_format(options) and not options.compressed:
             print('same size on disk as before, so that other software can read it; --small writes fewer bytes')

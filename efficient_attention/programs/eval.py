@@ -52,12 +52,12 @@ def define_flags() -> flags.FlagValues:
     options = flags.FlagValues()
     define_workdir(options=options)
     define_checkpoint('last', options=options)
-    rows = ', over all devices; with memory, the streams of the text; default: as in the config'
+    rows = ', over all devices; with segment memory, parts of the text read in parallel; default: as in the config'
     define_batch_size(None, rows, options)
     define_split(('held_out', 'test'), None, 'Part of the text to evaluate on.', options)
     for name, meaning in {
         'context': 'Tokens that the model sees at once.',
-        'stride': 'Tokens by which the window moves; the context = no overlap.',
+        'stride': 'Tokens by which the window moves; equal to --context = no overlap.',
         'memory_length': 'Tokens of memory before each segment of --context.',
         'compressed_length': 'Cache slots of compressed memory.',
         'clamp_length': 'Larger distances count as this one; 0 = no limit.',

@@ -1,4 +1,4 @@
-"""Trains many runs, one for each pair of a task and a mechanism, and summarises their test results in a table.
+r"""Trains many runs, one for each pair of a task and a mechanism, and summarises their test results in a table.
 
     efficient-attention grid --config configs/arena.py --rows listops_short,text --columns full,linear \
       --seeds 0,1 --workdir runs/arena
@@ -16,7 +16,7 @@ commands may share a folder and train different columns at the same time, or oth
 with their error.
 
 `--config.<field>=<value>` changes a field in all cells; {row} and {column} in a text value become the cell's row and
-column. `--yardsticks` only prints baseline scores of the rows: linear models and single words.
+column. `--yardsticks` only prints baseline scores of the tasks: a linear model, and the best single word.
 """
 
 import json
@@ -114,7 +114,7 @@ def define_flags() -> flags.FlagValues:
     define_config('Config file whose argument is <row>,<column>.', options)
     define_workdir('Folder that gets the workdirs of all cells.', options)
     flags.DEFINE_list('rows', None, 'Tasks, separated by commas.', flag_values=options)
-    columns = 'Mechanisms, separated by commas; the others are compared with full.'
+    columns = 'Mechanisms, separated by commas; the table compares each with full.'
     flags.DEFINE_list('columns', ['full'], columns, flag_values=options)
     flags.DEFINE_list('seeds', ['0'], 'Seeds, separated by commas.', flag_values=options)
     rates = 'Learning rates to choose from by trial runs; none = the rate of the config.'

@@ -1,11 +1,12 @@
-"""Searches config fields: trains one trial per choice of values, and ranks the trials in a table.
+r"""Searches config fields: trains one trial per combination of values, and ranks the trials in a table.
 
     efficient-attention sweep --config configs/quickstart.py --workdir runs/sweep --trials 20 --metric loss --mode min \
       --search 'optimizer.learning_rate=log(1e-5,1e-3)' --search 'model.layers=2,4,6' --sampler tpe
 
 `--search` names a field and its values: log(a,b) and uniform(a,b) are floats, int(a,b) whole numbers, and a,b,c are
 single values. The sampler `random` draws each trial, `grid` takes all combinations, and `tpe` learns from the earlier
-trials (Optuna). Each trial is trained with all `--seeds`, and its metric is the mean of the best evaluations.
+trials (Optuna). Each trial is trained with all `--seeds`, and its metric is the mean over
+the seeds of their best evaluations.
 
 The same command resumes: finished trials are kept, stopped and failed trials are trained. A larger `--trials` adds
 trials. The folder gets sweep.md, sweep.html and trials.json; `--table` writes only these files anew and trains nothing.
@@ -91,13 +92,17 @@ def define_flags() -> flags.FlagValues:
     flags.DEFINE_multi_string('search', [], ranges, flag_values=options)
     ways = 'How the values of a trial are chosen.'
     flags.DEFINE_enum('sampler', 'random', ['random', 'tpe', 'grid'], ways, flag_values=options)
-    count = 'Number of trials; by default all combinations of a grid.'
+    count = 'Number of trials; needed by random and tpe. By default, grid takes all combinations.'
     flags.DEFINE_integer('trials', None, count, lower_bound=1, flag_values=options)
     flags.DEFINE_list('seeds', ['0'], 'Seeds of each trial, separated by commas.', flag_values=options)
     metric = 'Metric of an evaluation that ranks the trials; by default checkpoint.best_metric of the config.'
     flags.DEFINE_string('metric', '', metric, flag_values=options)
     flags.DEFINE_enum(
-        'mode', None, ['min', 'max'], 'Whether the smallest or the largest value is best.', flag_values=options
+        'mode',
+        None,
+        ['min', 'max'],
+        'Whether the smallest or the largest value is best; by default checkpoint.best_mode of the config.',
+        flag_values=options,
     )
     flags.DEFINE_integer('trial', None, 'Train only the trial with this number.', lower_bound=0, flag_values=options)
     table = 'Train nothing; write the table and page of the trials that have ended.'

@@ -202,7 +202,7 @@ def check_files(options: flags.FlagValues) -> None:
     if output is None and options.references is not None:
         raise InputError('--references needs --output')
     if output is not None and output.exists():
-        way = ', or score it with --references and without --model and --input' if options.references else ''
+        way = '; to score this file, give only --output and --references' if options.references else ''
         raise InputError(f'{output}: there is a file already; name another one (--output){way}')
     if options.references is not None:
         check_references(options.input, options.references)

@@ -36,8 +36,14 @@ Panel = tuple[np.ndarray, str]  # one picture of a pattern: an array of shades, 
 # There is one colour per shade; attention/patterns/picture.py defines the shades.
 COLOURS = ('#ffffff', '#dbeafe', '#60a5fa', '#1e40af', '#ea580c')
 ORDERED = len(COLOURS) - 1  # shade of query-key pairs that are computed with reordered positions
-PAIR_LABELS = ('', 'computed, then masked', 'allowed', 'allowed, in a tile without a mask', 'allowed, read by residue')
-TILE_LABELS = ('', '', 'tile that needs a mask', 'tile that needs none', 'tile with pairs that are read by residue')
+PAIR_LABELS = (
+    '',
+    'computed, then masked',
+    'allowed',
+    'allowed, in a tile without a mask',
+    'allowed, computed in another order',
+)
+TILE_LABELS = ('', '', 'tile that needs a mask', 'tile that needs none', 'tile with pairs computed in another order')
 TEXT_COLOUR, LINE_COLOUR = '#334155', '#cbd5e1'
 LONGEST, MOST_HEADS_ASKED = 2**17, 1024  # maximum positions and maximum heads of a pattern
 MOST_PAIRS = 1024  # up to this many positions, each query-key pair is drawn; longer patterns are drawn by tiles
@@ -169,7 +175,7 @@ def pattern_panels(pattern: Pattern, length: int, tile: int, name: str) -> list[
                 found = shades.pair_shades(part, positions, tile, order)
             else:
                 found = shades.tile_shades(tile_table(part, positions, positions, tile, order))
-            result.append((found, f'{name}pass {number}: by residue modulo {order}'))
+            result.append((found, f'{name}pass {number}: ordered by position mod {order}'))
     return result
 
 

@@ -237,6 +237,6 @@ def evaluation_model_config(model: ModelConfig, evaluation: EvalConfig) -> Model
     if model.memory_length and evaluation.stride:
         raise InputError(
             f'eval.stride is {evaluation.stride} with a memory of {model.memory_length} tokens; set one of '
-            'eval.stride and eval.memory_length to 0 (eval.py: --memory_length 0)'
+            'eval.stride and eval.memory_length to 0 (flag --memory_length 0)'
         )
     return model

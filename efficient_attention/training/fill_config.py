@@ -57,9 +57,7 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
         return FilledConfig(from_dict(values, RunConfig))
     filled = with_placeholder_values(values, {})
     if filled.get('eval', {}).get('split') == 'test':
-        raise InputError(
-            "eval.split is 'test'; examples.dev chooses the checkpoint, and `eval.py --split test` tests it"
-        )
+        raise InputError("eval.split is 'test'; examples.dev chooses the checkpoint, and `eval --split test` tests it")
     # The teacher is checked first: without it, other fields stay None, and their errors would hide the missing teacher.
     from_dict(filled.get('distill', {}), DistillConfig, 'distill.').check_no_fields_without_teacher()
     start = filled['train'].get('start_from')

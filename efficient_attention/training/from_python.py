@@ -71,7 +71,8 @@ def evaluate(
 def config_values(config: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of a config as nested dicts, with the changed fields.
 
-    A field that follows a changed field changes too, such as `model.vocab_size`. `fill_config` checks all values.
+    A field that is computed from a changed field changes too, such as `model.vocab_size`. `fill_config` checks all
+    values.
 
     Raises:
         InputError: the file cannot be read, or a group of a changed field is unknown.

@@ -25,7 +25,7 @@ from efficient_attention.processes.watchdog import Watchdog
 from efficient_attention.tasks.encoded_examples import EncodedExamples
 from efficient_attention.training.early_stop import Patience
 from efficient_attention.training.initial_params import InitialParams
-from efficient_attention.training.progress import ProgressDisplay, show_progress
+from efficient_attention.training.progress import ProgressDisplay, show_long_activity, show_progress
 from efficient_attention.training.run import Run, build_run
 from efficient_attention.training.startup_notes import unusual_setting_notes
 from efficient_attention.training.state import TrainState
@@ -124,12 +124,14 @@ def guarded_run(
         # The stop-signal handler ends late, so that a stop waits until the report is written and all files are closed.
         stack.enter_context(stop)
         note_phase(RESTORING)
-        checkpoints = stack.enter_context(CheckpointWriter(workdir, config.checkpoint))
+        with show_long_activity(f'verifying the checkpoints in {workdir}'):
+            checkpoints = stack.enter_context(CheckpointWriter(workdir, config.checkpoint))
         newest, evaluations = checkpoints.newest, evaluations_until_checkpoint(checkpoints)
         going_on_from = {'step': newest.step if newest else 0, 'evaluations': len(evaluations)}
         # Hosts may see different versions of the checkpoint files, so all processes compare what they found.
         check_facts_agree_with_peers({**fingerprint, 'going_on_from': going_on_from})
-        state = claim_and_restore_state(run, start, checkpoints, fingerprint)
+        with show_long_activity(f'restoring step {newest.step}' if newest else start.activity()):
+            state = claim_and_restore_state(run, start, checkpoints, fingerprint)
         renewed = write_workdir_files(run, workdir, newest)
         first = int(state.step)
         write_environment(workdir)

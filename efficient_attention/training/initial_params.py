@@ -23,6 +23,7 @@ from efficient_attention.interop.tensor_conversion import format_name_list
 from efficient_attention.interop.tokenizer_files import check_same_vocabulary
 from efficient_attention.models.sharding import path_name
 from efficient_attention.pruning.pruner import Pruner, flatten_by_path
+from efficient_attention.training.progress import show_long_activity
 from efficient_attention.training.run import Run
 from efficient_attention.training.state import TrainState
 
@@ -43,7 +44,8 @@ def open_start_checkpoint(folder: str, layers: str = '') -> Pretrained:
             f'train.start_from is {folder!r} (in configs/distill it follows distill.teacher); of several models name '
             'the one to begin with'
         )
-    pretrained = open_pretrained(Path(folder))
+    with show_long_activity(f'verifying {folder}'):
+        pretrained = open_pretrained(Path(folder))
     try:
         return pick_layers(pretrained, layers) if layers else pretrained
     except InputError as error:
@@ -118,6 +120,11 @@ class InitialParams:
                 logging.getLogger(__name__).warning('%s: its head is for other labels and is not used', start)
         is_whole = self.config.task == TEXT_TO_TEXT
         return dataclasses.replace(state, params=load_matching_params(state.params, params, start, is_whole=is_whole))
+
+    def activity(self) -> str:
+        """Returns what `make_initial_state` does, in words, for a progress line."""
+        start, has_start = self.config.train.start_from, not self.config.train.start_random
+        return f'importing the parameters of {start}' if start and has_start else 'initialising the parameters'
 
     def origin(self) -> str:
         """Returns a short text that says where the run's initial parameters come from."""

@@ -315,10 +315,7 @@ class Trainer:
             sampler = self.sampler
             if sampler is None:
                 return
-            on_device = local_params(params)
-            if on_device is None:
-                raise InputError('samples need all parameters on one device, but the parameters are sharded')
-            samples = sampler.make(on_device)
+            samples = sampler.make(local_params(params))
             if not samples:
                 raise InputError('there is no held-out text')
             append_samples(self.log.workdir, step, sampler.kind, samples)

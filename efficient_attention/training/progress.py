@@ -1,6 +1,6 @@
 """Shows the progress of a training run: a progress bar in a terminal, plain lines of text everywhere else.
 
-Something changes at least every ten seconds, also during a compilation or an evaluation.
+Something changes at least every ten seconds, also while a checkpoint is read, during a compilation or an evaluation.
 """
 
 import contextlib
@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
+
+from efficient_attention.processes.peer_monitor import process_index_and_count
 
 # Metrics shown next to the step, as (name, displayed name, format).
 # `waiting for input` is a share of the time; `FLOPs` is the used share of the devices' peak FLOP/s.
@@ -72,18 +74,54 @@ def show_progress(
             yield bar
     else:
         lines = LineProgress(total_steps, start_step=start_step, stream=stream, activity=activity)
-        is_over = threading.Event()
-        threading.Thread(target=_break_silences, args=(lines, is_over), name='progress', daemon=True).start()
-        try:
+        with _called_regularly(lines.break_silence):
             yield lines
-        finally:
-            is_over.set()
 
 
-def _break_silences(lines: 'LineProgress', is_over: threading.Event) -> None:
-    """Looks regularly whether a line is due, until the run is over."""
-    while not is_over.wait(LOOK_SECONDS):
-        lines.break_silence()
+@contextlib.contextmanager
+def show_long_activity(
+    activity: str, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+) -> Iterator[None]:
+    """Prints a line every ten seconds until the `with` block ends, such as 'restoring step 500 for 10 s'.
+
+    For work before the first step, when the run has no display yet. Processes other than process 0 print nothing.
+
+    Args:
+        activity: what the run does in the block, in words.
+        stream: output stream; None = standard error.
+        clock: returns the time in seconds.
+    """
+    begun = printed = clock()
+    lines = stream or sys.stderr
+
+    def break_silence() -> None:
+        nonlocal printed
+        if clock() - printed >= QUIET_SECONDS:
+            printed = clock()
+            lines.write(f'{activity} for {round(printed - begun)} s\n')
+            lines.flush()
+
+    if process_index_and_count()[0] > 0:
+        yield
+    else:
+        with _called_regularly(break_silence):
+            yield
+
+
+@contextlib.contextmanager
+def _called_regularly(function: Callable[[], None]) -> Iterator[None]:
+    """Calls a function every `LOOK_SECONDS` in a thread until the `with` block ends."""
+    is_over = threading.Event()
+
+    def call_until_over() -> None:
+        while not is_over.wait(LOOK_SECONDS):
+            function()
+
+    threading.Thread(target=call_until_over, name='progress', daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
 
 
 class StepTimer:

@@ -78,6 +78,10 @@ class StepWithinMemory:
     def print_choice(self, policy: str, program: jax.stages.Compiled, reasons: list[str]) -> None:
         """Prints which policy the run takes, and the memory that this policy and the refused policies need."""
         needed = f'{policy!r} needs {format_bytes(program_bytes(program))}'
-        limit = 'this device names no limit' if self.limit is None else f'a device has {format_bytes(self.limit)}'
+        limit = (
+            'the memory of this device is not known'
+            if self.limit is None
+            else f'a device has {format_bytes(self.limit)}'
+        )
         fault = '' if self.is_fitting(program) else ', so the run may end for lack of memory'
-        self.print_line(f'model.remat=auto takes {policy!r}: {", ".join([*reasons, needed])}; {limit}{fault}')
+        self.print_line(f'model.remat=auto chose {policy!r}: {", ".join([*reasons, needed])}; {limit}{fault}')

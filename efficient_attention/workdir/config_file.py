@@ -22,7 +22,7 @@ CONFIG = 'config.json'
 # Deleting config.json is safe, because a resumed run is also compared with the config in its checkpoints.
 REWRITTEN = 'delete the file and repeat the command of train.py, which writes it again'
 SMALL = 'efficient_attention'  # value of `model_type` in the config.json of compact exports (interop/compact_import.py)
-READERS = 'such folders are read by scripts/predict.py, from text to text by scripts/translate.py'
+READERS = 'such folders are read by `efficient-attention predict`, from text to text by `translate`'
 
 
 def marked_run_fields(mark: str) -> tuple[str, ...]:

@@ -239,7 +239,7 @@ def test_help_explains_words_and_flags_and_ends_well(known, capsys):
         parse_flags(['program', '--help'], required=('folder',), options=known, words='TEXT...')
     assert not exited.value.code
     assert re.search(
-        r'\nwords: TEXT\.\.\.\nflags:\n  --folder: A folder\.\n  --step: A step\.\n', capsys.readouterr().out
+        r'\narguments: TEXT\.\.\.\n\nflags:\n  --folder: A folder\.\n  --step: A step\.\n', capsys.readouterr().out
     )
 
 

@@ -78,19 +78,19 @@ def test_every_config_is_listed_with_its_docstring_and_arguments(listed):
     files = [path for path in CONFIGS.rglob('*.py') if 'def get_config(' in path.read_text(encoding='utf-8')]
     assert all(f'  {path.relative_to(CONFIGS.parent)}\n' in listed for path in files) and 'common.py' not in listed
     assert 'A small ALBERT for a laptop CPU' in listed
-    assert ':task, sst2 by default; known: cola, sst2, mrpc,' in listed
-    assert listed.count('by default; known: ') == sum('get_config()' not in path.read_text() for path in files)
+    assert '<task>, by default :sst2; known: cola, sst2, mrpc,' in listed
+    assert listed.count('; known: ') == sum('get_config()' not in path.read_text() for path in files)
     assert max(map(len, listed.splitlines())) <= WIDTH
 
 
 FILES = {  # files of a user -> the lines below the file's name; None = the file is not a config
     'accepts_all': (
         '"""Any size."""\ndef get_config(size="small"):\n    return {}',
-        ['Any size.', ':size, small by default'],
+        ['Any size.', ':<size>, by default :small'],
     ),
     'two': ('def get_config(size, depth): ...', [':size']),
     'told': ('def get_config(size, /, depth=3):\n    raise ValueError("known: 1, 2")', [':size; known: 1, 2']),
-    'not_imported': ('"""Far."""\nimport nowhere\ndef get_config(n=1 + 1): ...', ['Far.', ':n, 1 + 1 by default']),
+    'not_imported': ('"""Far."""\nimport nowhere\ndef get_config(n=1 + 1): ...', ['Far.', ':<n>, by default :1 + 1']),
     'exits': ('import sys\ndef get_config(*size): ...\nsys.exit("no")', [':size']),
     'named': ('def get_config(*, size=1): ...', []),
     'not_run': ('"""Elsewhere."""\nfrom nowhere import other as get_config', ['Elsewhere.']),

@@ -4,10 +4,13 @@
 """
 
 import dataclasses
+import functools
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+
+from efficient_attention.programs.dispatch import COMMAND
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = [path for path in sorted((ROOT / 'docs').glob('*.md')) if path.name != 'index.md']
@@ -28,7 +31,11 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command of a bash block without its comment, joined into one line; `words` splits it as a shell does."""
+    """A command of a bash block without its comment, joined into one line; `words` splits it as a shell does.
+
+    Result pages show commands as they were run, some of them with a script that starts a program of the installed
+    command. `installed` is the same text with the installed command.
+    """
 
     page: str
     line: int
@@ -38,6 +45,35 @@ class Command:
     def words(self) -> list[str]:
         """Returns the command's name and arguments."""
         return shlex.split(self.text)
+
+    @property
+    def installed(self) -> str:
+        """Returns the text with the installed command in place of a script that starts the same program."""
+        text = re.sub(rf'\S+/bin/{COMMAND}\b', COMMAND, self.text)
+        return re.sub(
+            r'(?:\S+/)?python (\S+\.py)\b',
+            lambda found: (
+                f'{COMMAND} {programs_of_scripts()[found[1]]}' if found[1] in programs_of_scripts() else found[0]
+            ),
+            text,
+        )
+
+    @property
+    def program(self) -> str:
+        """Returns the subcommand of the installed command that is started; '' for other commands."""
+        first, *rest = shlex.split(self.installed)
+        return rest[0] if first == COMMAND and rest else ''
+
+
+@functools.cache
+def programs_of_scripts() -> dict[str, str]:
+    """Returns {script: subcommand that it starts}, such as {'train.py': 'train'}."""
+    paths = [ROOT / 'train.py', ROOT / 'eval.py', *sorted((ROOT / 'scripts').glob('*.py'))]
+    found = {
+        path.relative_to(ROOT).as_posix(): re.findall(r"run_program\('([\w-]+)'\)", path.read_text(encoding='utf-8'))
+        for path in paths
+    }
+    return {script: names[0] for script, names in found.items() if names}
 
 
 def read(page: str) -> str:
@@ -72,6 +108,6 @@ def all_blocks(*languages: str) -> list[Block]:
 
 
 def all_commands() -> list[Command]:
-    """Returns the commands of all pages; a text that occurs several times is listed once, at its first place."""
+    """Returns the commands of all pages; a command that occurs several times is listed once, at its first place."""
     found = [command for block in all_blocks('bash') for command in commands(block)]
-    return list({command.text: command for command in reversed(found)}.values())[::-1]
+    return list({command.installed: command for command in reversed(found)}.values())[::-1]

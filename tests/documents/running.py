@@ -26,7 +26,7 @@ from efficient_attention.config.dict_conversion import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.processes import allocator
-from efficient_attention.programs.dispatch import PROGRAMS, load_program
+from efficient_attention.programs.dispatch import COMMAND, PROGRAMS, load_program, main
 from efficient_attention.tasks.encoded_examples import EncodedExamples
 from efficient_attention.training import loop
 from efficient_attention.training.guarded_run import check_best_metric
@@ -41,11 +41,12 @@ from tests.test_configs import filled
 from tests.training.tiny_run import drawn_workdir
 
 PYTHON = ('.venv/bin/python', '.venv-plan/bin/python', 'python')
+INSTALLED = (COMMAND, f'.venv-plan/bin/{COMMAND}')
 
 
 def reason_to_skip(line: Command) -> str:
     """Returns the reason why a command is not run; '' for a command that is run."""
-    return next((reason for pattern, reason in SKIPPED.items() if fnmatch.fnmatchcase(line.text, pattern)), '')
+    return next((reason for pattern, reason in SKIPPED.items() if fnmatch.fnmatchcase(line.installed, pattern)), '')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.printed: dict[str, str] = {}  # the text of a command or Python block -> its output
+        self.printed: dict[str, str] = {}  # the text of a Python block, or of a command as installed -> its output
         self.pages: set[str] = set()
 
     def read(self, page: str) -> None:
@@ -89,14 +90,14 @@ class Reader:
     def run_commands(self, lines: list[Command]) -> None:
         """Runs commands at tiny sizes; a command that has already run, on another page too, does not run again."""
         for line in lines:
-            if line.text not in self.printed:
+            if line.installed not in self.printed:
                 words = words_of(line)
                 with self.as_program(*words, *tiny_arguments(words)) as output, pytest.MonkeyPatch.context() as patch:
-                    if words[0] == 'train.py' and workdir_of(words) not in TRAINED:
+                    if line.program == 'train' and workdir_of(words) not in TRAINED:
                         patch.setattr(loop, 'train', trace_first_step)
-                    code = run_script(words[0])
+                    code = exit_code_of(words[0])
                 assert code == 0, f'{line.page}:{line.line}: {line.text}\n{output.errors.getvalue()[-3000:]}'
-                self.printed[line.text] = output.out.getvalue()
+                self.printed[line.installed] = output.out.getvalue()
 
     @contextlib.contextmanager
     def as_program(self, *arguments: str) -> Iterator[Output]:
@@ -116,8 +117,10 @@ class Reader:
 
 
 def words_of(line: Command) -> list[str]:
-    """Returns script and arguments of a command that starts one of the project's scripts."""
+    """Returns the arguments, with the program as the first one, of a command that starts a program of the project."""
     name, *words = line.words
+    if name in INSTALLED:
+        return [COMMAND, *words]
     assert name in PYTHON and words[0].endswith('.py'), f'{line.page}:{line.line}: nothing runs or skips {line.text!r}'
     return words
 
@@ -172,13 +175,21 @@ def zero_state(run: Run) -> TrainState:
     )
 
 
-def run_script(script: str) -> int:
-    """Runs a script as a program; returns its exit code."""
+def exit_code_of(program: str) -> int:
+    """Runs the installed command, or a script, with the arguments in `sys.argv`; returns its exit code."""
     try:
-        runpy.run_path(str(ROOT / script), run_name='__main__')
+        start_program(program)
     except SystemExit as exited:
         return int(exited.code or 0)
     return 0
+
+
+def start_program(program: str) -> None:
+    """Runs the installed command, or a script as a program."""
+    if program == COMMAND:
+        main()
+    else:
+        runpy.run_path(str(ROOT / program), run_name='__main__')
 
 
 def run_python(text: str, name: str, names: dict[str, Any]) -> None:
@@ -204,12 +215,13 @@ def parse(line: Command, patch: pytest.MonkeyPatch) -> None:
     work.
     """
     name, *words = line.words
-    if name not in PYTHON or words[:2] == ['-m', 'pip']:
+    if name not in (*PYTHON, *INSTALLED) or words[:2] == ['-m', 'pip']:
         return
     if words[:2] == ['-m', 'pytest']:
         assert all((ROOT / word).exists() for word in words if word.startswith('tests')), line.text
         return
-    if not (ROOT / words[0]).exists():
+    words = [COMMAND, *words] if name in INSTALLED else words
+    if words[0] != COMMAND and not (ROOT / words[0]).exists():
         assert '/' not in words[0], f'{words[0]} does not exist'
         return  # a script of another project
     known = set(flags.FLAGS)
@@ -220,7 +232,7 @@ def parse(line: Command, patch: pytest.MonkeyPatch) -> None:
     patch.chdir(ROOT)
     try:
         with pytest.raises(Parsed):
-            runpy.run_path(words[0], run_name='__main__')
+            start_program(words[0])
     finally:
         forget_flags(known)
 

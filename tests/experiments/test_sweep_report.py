@@ -43,6 +43,8 @@ def test_the_best_trial_comes_first_and_failures_last(tmp_path: Path):
     assert lines[2] == '| 1 | 0.01 | window(8) / global_tokens(1) | 2.0000 ± 0.2500 |'
     assert lines[3].startswith('| 0 | 0.001 | full | 2.5000') and 'failed: RunError' in lines[4]
     assert '2 of 4 trials are finished (random search)' in lines[-1]
+    drawn = sweep_table(sweep_in(tmp_path), [result(0, 0.00043821810803624584, 0, 2.5)])
+    assert '| 0 | 0.0004382 | full |' in drawn
 
 
 def test_the_page_has_the_best_flags_and_a_chart_per_field(tmp_path: Path):
@@ -53,6 +55,7 @@ def test_the_page_has_the_best_flags_and_a_chart_per_field(tmp_path: Path):
     ]
     page = Page((tmp_path / 'sweep.html').read_text())
     assert "'--config.model.attention=window(8) | global_tokens(1)'" in page.text
+    assert page.text.count('--config.optimizer.learning_rate=0.01') == 1
     assert '<the loss> is infinite' in page.text and {'style', 'script', 'data'} <= page.code.keys()
     assert list(page.charts) == ['loss by optimizer.learning_rate', 'loss by model.attention']
     rate, attention = page.charts.values()

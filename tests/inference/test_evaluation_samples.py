@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from efficient_attention.inference.sampling import Sampling
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.tasks.task import Task
 from tests.inference.test_generate import config_of as language_model_config
+from tests.one_device import EIGHT
 from tests.training.tiny_run import tiny_config, write_corpus
 
 
@@ -44,6 +46,10 @@ def noise_config(folder: Path) -> RunConfig:
     return text_to_text(**corpus, **{'noise.name': 'span_corruption', 'eval.batch_size': 8})
 
 
+def masked_config(folder: Path) -> RunConfig:
+    return tiny_config(folder, **{'eval.samples': 3})
+
+
 def made(config: RunConfig) -> tuple[Task, Sampler | None, dict]:
     task = make_task(config)
     graph, params = nnx.split(task.make_model(nnx.Rngs(0)))
@@ -51,7 +57,7 @@ def made(config: RunConfig) -> tuple[Task, Sampler | None, dict]:
 
 
 def test_masks_are_filled_with_the_most_probable_tokens(tmp_path: Path):
-    config = tiny_config(tmp_path, **{'eval.samples': 3})
+    config = masked_config(tmp_path)
     task, sampler, params = made(config)
     assert sampler.kind == 'filled masks'
     samples = sampler.make(params)
@@ -119,10 +125,27 @@ def test_a_run_may_have_no_samples(tmp_path: Path):
         dataclasses.replace(config.eval, samples=-1)
 
 
-@pytest.mark.devices(2)
-def test_sharded_parameters_give_no_samples():
-    mesh = jax.make_mesh((2,), ('data',))
-    whole, parts = (jax.NamedSharding(mesh, jax.P(*axes)) for axes in ((), ('data',)))
-    array = np.arange(4.0, dtype=np.float32)
-    assert local_params({'a': jax.device_put(array, parts)}) is None
-    assert local_params({'a': jax.device_put(array, whole)})['a'].sharding.device_set == {jax.devices()[0]}
+@pytest.mark.parametrize('config_of', [masked_config, language_model_config, pairs_config])
+def test_sharded_parameters_give_the_same_samples(tmp_path: Path, config_of):
+    _, sampler, params = made(config_of(tmp_path))
+    mesh = jax.sharding.Mesh(np.asarray(EIGHT[:2]), ('fsdp',))
+
+    def shard(leaf: jax.Array) -> jax.Array:
+        axes = [None] * (leaf.ndim - 1) + ['fsdp'] if leaf.ndim and leaf.shape[-1] % 2 == 0 else []
+        return jax.device_put(leaf, jax.NamedSharding(mesh, jax.P(*axes)))
+
+    sharded = jax.tree.map(shard, params)
+    assert not all(leaf.is_fully_replicated for leaf in jax.tree.leaves(sharded))
+    gathered = local_params(sharded)
+    assert {device for leaf in jax.tree.leaves(gathered) for device in leaf.devices()} == {EIGHT[0]}
+    assert sampler.make(gathered) == sampler.make(params)
+
+
+def test_replicated_parameters_are_not_copied_and_those_of_several_processes_are_refused():
+    mesh = jax.make_mesh((2,), ('data',), devices=EIGHT[:2])
+    whole = jax.device_put(np.arange(4.0, dtype=np.float32), jax.NamedSharding(mesh, jax.P()))
+    pointers = [one.addressable_data(0).unsafe_buffer_pointer() for one in (whole, local_params({'a': whole})['a'])]
+    assert pointers[0] == pointers[1]
+    part = SimpleNamespace(is_fully_replicated=False, is_fully_addressable=False, addressable_data=lambda _: whole)
+    with pytest.raises(InputError, match='^samples need all parameters in one process, .* sharded over several$'):
+        local_params({'a': part})

@@ -50,8 +50,9 @@ def test_onnxruntime_computes_the_same(tmp_path: Path, attention: str):
 
 
 def test_a_missing_operation_is_named_and_nothing_is_written(tmp_path: Path):
+    # jit: in loops on JAX 0.12, for which jax2onnx 0.13 was not made
     with pytest.raises(
-        InputError, match='^ONNX: jax2onnx cannot convert the operation (pad|rem) with a dynamic batch size$'
+        InputError, match='^ONNX: jax2onnx cannot convert the operation (jit|pad|rem) with a dynamic batch size$'
     ):
         export_onnx(model_of('linear'), tmp_path / 'exported')
     assert not list(tmp_path.iterdir())

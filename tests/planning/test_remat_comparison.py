@@ -50,6 +50,7 @@ def test_the_fastest_policy_is_of_those_that_fit(compiled, monkeypatch):
     plans = plan_policies(config(), TOPOLOGY)
     assert compiled == [('none', 8), ('dots', 8), ('full', 8)]
     assert fastest_policy(plans) == 'dots'  # a CPU has no estimate
+    assert format_policies(plans).split('\n')[-1].startswith("'dots' recomputes least of the policies that fit ")
     plans = timed(plans, {'none': 0.001, 'dots': 0.005, 'full': 0.004})
     assert fastest_policy(plans) == 'full'
     lines = format_policies(plans).split('\n')

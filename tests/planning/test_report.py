@@ -36,11 +36,9 @@ def test_a_plan_says_what_it_leaves_out_of_a_student():
 def test_a_time_names_its_source():
     plan = plan_of_compiled_step(TOPOLOGY, tiny_step(), 8, None)
     by_compiler = dataclasses.replace(plan, estimate=StepTimeEstimate(0.001, 0.002, 0.004, 0.001))
-    assert "time of a step: 5 ms, the compiler's estimate and then sending\n" in format_plan(by_compiler)
+    assert "time of a step: 5 ms: the compiler's estimate, plus sending\n" in format_plan(by_compiler)
     by_roofline = dataclasses.replace(plan, estimate=StepTimeEstimate(0.001, 0.002, None, 0.001))
-    assert 'time of a step: 3 ms, the longer of products and memory traffic and then sending\n' in format_plan(
-        by_roofline
-    )
+    assert 'time of a step: 3 ms: the longer of products and memory traffic, plus sending\n' in format_plan(by_roofline)
     assert "compiler's" not in format_plan(by_roofline)
     assert 'largest batch' not in format_plan(by_roofline)
 
@@ -62,7 +60,7 @@ def test_kernels_are_named_with_their_loads_and_time():
         dataclasses.replace(plan, estimate=estimate, cost=dataclasses.replace(plan.cost, kernels={'dq': work}))
     )
     assert '\n    25% in the kernel dq of mosaic, which loads 1.00 GiB\n' in text
-    assert 'step: 6 ms, the longer of products and memory traffic, separately for each kernel and then' in text
+    assert 'step: 6 ms: the longer of products and memory traffic, separately for each kernel, plus sending' in text
     assert re.search(r'\n  of both, in kernels of mosaic +2 ms\n', text)
 
 

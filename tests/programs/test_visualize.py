@@ -54,7 +54,7 @@ def test_heads_and_long_or_short_patterns_are_drawn(call, tmp_path: Path, text: 
 
 def test_each_pass_in_another_order_has_its_panel():
     found = visualize.pattern_panels(parse_pattern('sparse_strided(8)'), 64, 8, '')
-    assert [caption for _, caption in found] == ['natural order', 'pass 2: by residue modulo 8']
+    assert [caption for _, caption in found] == ['natural order', 'pass 2: ordered by position mod 8']
     natural, ordered = (shades for shades, _ in found)
     mask = parse_pattern('sparse_strided(8)')(np.arange(64)[:, None], np.arange(64)[None])
     # the panel shows every pair, whichever pass computes it

@@ -1,20 +1,28 @@
 """Tests the progress shown during a run: plain lines, a bar, or nothing."""
 
+import contextlib
 import io
+import re
 import threading
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax.numpy as jnp
 import pytest
 from rich.console import Console
 
+from efficient_attention.training.guarded_run import guarded_run
 from efficient_attention.training.progress import (
     BarProgress,
     LineProgress,
     format_duration,
     format_metrics,
+    show_long_activity,
     show_progress,
 )
+from efficient_attention.workdir.config_file import read_config
+from tests.training.tiny_run import fresh_workdir, tiny_config
 
 METRICS = {
     'loss': jnp.float32(2.5),
@@ -115,6 +123,21 @@ def test_a_thread_breaks_silences_until_the_end(monkeypatch):
         assert not thread.is_alive()
 
 
+def test_a_long_activity_has_a_line_every_ten_seconds(monkeypatch):
+    monkeypatch.setattr('efficient_attention.training.progress.LOOK_SECONDS', 0.001)
+    stream, now = io.StringIO(), iter(range(1000))  # each look takes a second or two of this clock
+    with show_long_activity('restoring step 500', stream=stream, clock=lambda: float(next(now, 1000))):
+        while stream.getvalue().count('\n') < 2:
+            pass
+    lines = re.findall(r'^restoring step 500 for (\d+) s$', stream.getvalue(), re.MULTILINE)
+    assert 10 <= int(lines[0]) < 15 and 20 <= int(lines[1]) < 30
+    monkeypatch.setattr('efficient_attention.training.progress.process_index_and_count', lambda: (1, 2))
+    others = io.StringIO()
+    with show_long_activity('restoring step 500', stream=others, clock=lambda: 1000.0 * next(now)):
+        time.sleep(0.05)
+    assert not others.getvalue()
+
+
 def test_without_a_terminal_there_are_lines():
     stream = io.StringIO()
     with show_progress(10, stream=stream) as progress:
@@ -158,3 +181,24 @@ def test_other_processes_are_silent(monkeypatch):
         progress.report_metrics(1, METRICS)
         progress.print_line('x')
     assert stream.getvalue() == ''
+
+
+def test_a_restored_checkpoint_and_an_imported_folder_have_lines(tmp_path: Path, monkeypatch):
+    said: list[str] = []
+
+    @contextlib.contextmanager
+    def record(activity: str):
+        said.append(activity)
+        yield
+
+    for module in ('guarded_run', 'initial_params'):
+        monkeypatch.setattr(f'efficient_attention.training.{module}.show_long_activity', record)
+    workdir = fresh_workdir(tmp_path / 'first')
+    with guarded_run(read_config(workdir), workdir) as run:
+        assert int(run.state.step) == 0
+    assert said == [f'verifying the checkpoints in {workdir}', 'restoring step 0']
+    said.clear()
+    fields = {'train.start_from': str(workdir), 'data.tokenizer': str(workdir / 'tokenizer.json')}
+    with guarded_run(tiny_config(tmp_path / 'second', **fields), tmp_path / 'run'):
+        verifying = f'verifying the checkpoints in {tmp_path / "run"}'
+        assert said == [verifying, f'importing the parameters of {workdir}', f'verifying {workdir}']

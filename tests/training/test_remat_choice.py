@@ -90,7 +90,7 @@ def test_the_first_policy_that_fits_is_taken_and_all_train_equally(
     assert compiled == list(tried)  # the second step runs the same program
     needed = ', '.join(f'{one!r} needs {format_bytes(program_bytes(programs[one]))}' for one in tried)
     fault = '' if policy in programs else ', so the run may end for lack of memory'
-    assert lines == [f'model.remat=auto takes {taken!r}: {needed}; a device has {format_bytes(limit)}{fault}']
+    assert lines == [f'model.remat=auto chose {taken!r}: {needed}; a device has {format_bytes(limit)}{fault}']
     _, expected = programs['none'](jax.device_put(start, run.shardings), batch)
     assert_close(metrics['gradient_norm'], expected['gradient_norm'], gradient=True)
 
@@ -104,8 +104,8 @@ def test_a_policy_that_the_compiler_refuses_is_not_taken(run: Run, programs: dic
     monkeypatch.setattr(StepWithinMemory, 'compile_policy', compile_policy)
     lines: list[str] = []
     assert StepWithinMemory(run, lines.append, {}).compile_within_memory(run.abstract_state, {}) is programs['dots']
-    assert lines[0].startswith("model.remat=auto takes 'dots': 'none' needs more than the compiler allows, 'dots' ")
-    assert lines[0].endswith('; this device names no limit')
+    assert lines[0].startswith("model.remat=auto chose 'dots': 'none' needs more than the compiler allows, 'dots' ")
+    assert lines[0].endswith('; the memory of this device is not known')
 
 
 def test_processes_take_a_policy_that_fits_all(
@@ -126,7 +126,7 @@ def test_a_run_resumes_with_another_policy(
     limit_memory(monkeypatch, program_bytes(programs['full']))
     train(config, tmp_path / 'resumed')
     assert compiled == ['none', *REMAT_POLICIES]
-    assert "model.remat=auto takes 'full'" in capfd.readouterr().err
+    assert "model.remat=auto chose 'full'" in capfd.readouterr().err
     shapes = build_run(config).abstract_state
     whole, resumed = (
         CheckpointReader(tmp_path / name).restore(shapes, 4).state.params for name in ('whole', 'resumed')

@@ -12,7 +12,7 @@ from efficient_attention.workdir.samples_log import read_samples
 from tests.training.shared_programs import shared_programs  # noqa: F401
 from tests.training.tiny_run import tiny_config
 
-pytestmark = [pytest.mark.lenient_promotion, pytest.mark.usefixtures('shared_programs')]
+pytestmark = [pytest.mark.lenient_promotion, pytest.mark.usefixtures('shared_programs'), pytest.mark.devices(2)]
 FIELDS = {
     'train.steps': 2,
     'eval.samples': 2,
@@ -29,6 +29,13 @@ def test_an_evaluation_prints_stores_and_reports_samples(tmp_path: Path, capfd):
     assert (line['step'], line['kind'], len(line['samples'])) == (2, 'filled masks', 2)
     assert 'step 2 filled masks: ' in capfd.readouterr().err
     assert 'Step 2: filled masks' in (tmp_path / 'run' / 'report.html').read_text(encoding='utf-8')
+
+
+def test_a_run_with_sharded_parameters_has_samples_too(tmp_path: Path, capfd):
+    train(tiny_config(tmp_path, **FIELDS, **{'mesh.fsdp': 2}), tmp_path / 'run')
+    assert 'step 2 filled masks: ' in capfd.readouterr().err
+    [line] = read_samples(tmp_path / 'run')
+    assert len(line['samples']) == 2
 
 
 @pytest.mark.slow

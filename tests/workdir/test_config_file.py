@@ -148,9 +148,12 @@ def test_no_field_of_parameters_or_examples_is_changeable():
         ('[]', r'config\.json: the config is \[\]; it must be a group of fields$'),
         (
             '{"model_type": "t5"}',
-            r'is a Hugging Face folder, and no run that train.py wrote; such .* scripts/predict.py',
+            r'is a Hugging Face folder, and no run that train.py wrote; such .*`efficient-attention predict`',
         ),
-        ('{"model_type": "efficient_attention"}', r'is the folder of a small model, and no run .* scripts/predict.py'),
+        (
+            '{"model_type": "efficient_attention"}',
+            r'is the folder of a small model, and no run .*`efficient-attention predict`',
+        ),
         ('{"model": {"widht": 3}}', r'config\.json: unknown config field model\.widht; did you mean model\.width\?'),
         ('{"model": {"width": 0}}', r'config\.json: model\.width is 0; it must be at least 1$'),
     ],

@@ -1,14 +1,15 @@
-"""Computes causal linear attention for all chunks at once, as accelerators do for rows that are not packed.
+"""Computes causal linear attention for all chunks at once, which is used on accelerators for rows that are not packed.
 
 Keys up to the end of a chunk set the chunk's scale: the largest log of each feature. So later keys change the scale of
 no earlier chunk. The running maxima of these logs come first. Then the features and key sums of all chunks are computed
 once, and an associative scan adds up the sums of earlier chunks. For bfloat16 inputs, products have bfloat16
 operands and float32 sums. Other inputs are computed in float32, because long sums leave the range of float16.
 
-This file writes the backward passes out. They read the rounded features instead of their logarithms. The gradient of
-the scan is the same scan in the opposite direction.
+The backward passes are defined here (custom_vjp). They read the rounded features instead of their logarithms. The
+gradient of the scan is the same scan in the opposite direction.
 
-Axes: n chunks of C positions, G key heads with h query heads each, R features, K head width; V = K + 1.
+Axes: n chunks of C positions, G key heads with h query heads each, R features, K head width; V = K + 1:
+the values, and a column of ones whose sum is the denominator.
 """
 
 import functools
@@ -61,7 +62,8 @@ def attend_all_chunks(before: KeySums, chunks: PositionChunk, features: FeatureM
     scale_nBGhC = jax.lax.stop_gradient(query_logs_nBGhCR.max(axis=-1))
     query_nBGhCR = rounded_features(query_logs_nBGhCR, scale_nBGhC[..., None], dtype)
     value_nBGCV = jnp.concatenate([chunks.value_BGCK, jnp.ones_like(chunks.value_BGCK[..., :1])], axis=-1)
-    # Without any key up to a chunk's end, features of masked keys are 1. Their values are fewer numbers to mask.
+    # If a row has no key yet, masked keys get the feature 1. So their values are set to 0; values have fewer numbers
+    # than features.
     if chunks.valid_BC is not None:
         value_nBGCV = jnp.where(chunks.valid_BC[:, :, None, :, None], value_nBGCV, jnp.zeros((), dtype))
     start_BGRV = jnp.concatenate([before.sums_BGRK, before.normaliser_BGR[..., None]], axis=-1)
@@ -103,7 +105,8 @@ def causal_products(
     """Returns causal attention [n, B, G, h, C, K] in the dtype of the features with its log-sum-exps [n, B, G, h, C],
     and the key sums after the last chunk.
 
-    Attention divides sums of (query . key) times value over the keys up to each query, by the last of their columns.
+    Attention divides sums of (query . key) times value over the keys up to each query, by their last column: the
+    sum of query . key.
     The factors `shrink_nBGR` convert sums from the scale of the previous chunk to a chunk's scale; the first factors
     convert `start_BGRV`. `scale_nBGhC` is the logarithm of the scale of the queries. Factors and scales get no
     gradient.

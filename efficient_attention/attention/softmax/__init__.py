@@ -1,7 +1,7 @@
 """Softmax attention over the query-key pairs that a pattern allows, and its backends. The folder logits/ has its dense
 definition and its decoding cache.
 
-Other packages import two names of fast_attention.py: attend.py its `BACKENDS`, models/position_bias.py its
+Modules outside this folder import two names of backend_choice.py: attend.py `BACKENDS`, models/position_bias.py
 `may_hold_all_pairs`.
 """
 

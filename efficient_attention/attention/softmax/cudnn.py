@@ -1,6 +1,6 @@
 """The backend `cudnn`: softmax attention on cuDNN through `jax.nn.dot_product_attention`.
 
-The backend supports only calls that cuDNN computes exactly. No mask is ever passed, because the library would turn it
+The backend supports only calls that cuDNN computes exactly. No mask is ever passed, because JAX would turn it
 into an additive bias of all pairs. Padding is passed as the lengths of the rows. A left window must be combined with
 `is_causal`, without which cuDNN reads later keys (jax issue 39576).
 """

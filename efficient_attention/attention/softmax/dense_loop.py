@@ -5,8 +5,8 @@ the mask and the terms of the logits are combined into one array per row. This i
 in each operation. An inner loop computes a few heads at a time. The backward pass recomputes a step's weights, so no
 scores outlive their step.
 
-Axes: G key heads, g of them in a step, h query heads of a key head (in masks and terms before the steps: all
-query heads, or 1 for all), L queries, M keys, K head width.
+Axes: G key heads, g of them in a step, h query heads of a key head, L queries, M keys, K head width. Before the heads
+are split into steps, axis h of masks and terms has all query heads, or 1 entry for all.
 """
 
 import dataclasses

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import PartitionSpec
-from jaxtyping import Float
+from jaxtyping import Float, Int, Shaped
 
 from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.device_mesh import (
@@ -71,7 +71,7 @@ class Operands(NamedTuple):
     positions: QueryKeyPair  # int32 [1 or B, L] and [1 or B, M]
     seeds_BH: Array | None  # of dropout
     numbers: QueryKeyPair  # int32 [L] and [M], indices of queries and keys, which dropout hashes
-    layer: Array | None
+    layer: Int[Array, ''] | None
 
 
 class Call(NamedTuple):
@@ -267,7 +267,7 @@ def make_tokens(operands: Operands, uses_positions: bool) -> Tokens:
     return Tokens(*padded)
 
 
-def pad_to_tiles(x: Array, axis: int, fill: int = 0) -> Array:
+def pad_to_tiles(x: Shaped[Array, '...'], axis: int, fill: int = 0) -> Array:
     """Returns an array padded along an axis to whole tiles."""
     more = -x.shape[axis] % COMPUTED
     return jnp.pad(x, [(0, more * (place == axis)) for place in range(x.ndim)], constant_values=fill)
@@ -282,20 +282,32 @@ def pad_vectors(x_BLHK: Array) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attend_lists(
-    options: KernelOptions, q: Array, k: Array, v: Array, tokens: Tokens, lists: TileLists, lists_by_key: TileLists
+    options: KernelOptions,
+    q_BLHK: Array,
+    k_BMGK: Array,
+    v_BMGK: Array,
+    tokens: Tokens,
+    lists: TileLists,
+    lists_by_key: TileLists,
 ) -> tuple[Array, Array]:
     """Returns the output [B, L, H, K] and the log-sum-exp [B, H, L] over the listed tiles; all arrays are padded."""
     del lists_by_key
-    with stating_work(work_of('forward', options, tokens, q, k)):
-        return mosaic_forward.attend_queries(options, lists, tokens, q, k, v)
+    with stating_work(work_of('forward', options, tokens, q_BLHK, k_BMGK)):
+        return mosaic_forward.attend_queries(options, lists, tokens, q_BLHK, k_BMGK, v_BMGK)
 
 
 def attend_lists_forward(
-    options: KernelOptions, q: Array, k: Array, v: Array, tokens: Tokens, lists: TileLists, lists_by_key: TileLists
+    options: KernelOptions,
+    q_BLHK: Array,
+    k_BMGK: Array,
+    v_BMGK: Array,
+    tokens: Tokens,
+    lists: TileLists,
+    lists_by_key: TileLists,
 ) -> tuple[Any, Any]:
     """Returns the results of `attend_lists`, and the values saved for its backward pass."""
-    out, lse = attend_lists(options, q, k, v, tokens, lists, lists_by_key)
-    return (out, lse), (q, k, v, tokens, lists, lists_by_key, out, lse)
+    out, lse = attend_lists(options, q_BLHK, k_BMGK, v_BMGK, tokens, lists, lists_by_key)
+    return (out, lse), (q_BLHK, k_BMGK, v_BMGK, tokens, lists, lists_by_key, out, lse)
 
 
 def attend_lists_backward(options: KernelOptions, saved: Any, cotangents: tuple[Array, Array]) -> tuple[Any, ...]:

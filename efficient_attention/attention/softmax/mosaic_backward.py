@@ -69,7 +69,7 @@ def query_gradients(
             dlogits = weights * (dweights - tile.spread_rows(numbers['delta']))
             return tiles.add_product(options, sums, dlogits, k_s), numbers
 
-        def locate(number: Array) -> tuple[Array, Array]:
+        def locate(number: tiles.Scalar) -> tuple[tiles.Scalar, tiles.Scalar]:
             return key_head, program.read_entry(lists.tiles_bPE, number)
 
         tiles.visit_tiles(options, program, step, compute, columns, locate, (k, v, keys))
@@ -145,7 +145,7 @@ def key_gradients(
             dlogits = weights * (dweights - tile.spread_queries(numbers['delta']))
             return tiles.add_product(options, dk, dlogits, q_s), dv
 
-        def locate(number: Array) -> tuple[Array, Array]:
+        def locate(number: tiles.Scalar) -> tuple[tiles.Scalar, tiles.Scalar]:
             found = program.read_entry(lists.tiles_bPE, number)
             head = program.head * group + lax.div(found, jnp.int32(visited))
             return head, lax.rem(found, jnp.int32(visited))

@@ -66,7 +66,7 @@ def attend_queries(
                 weights = jnp.where(tiles.kept_pairs(options, tile, of_rows, keys_s), weights, 0.0)
             return tiles.add_product(options, sums, weights, v_s), new_highest, total
 
-        def locate(number: Array) -> tuple[Array, Array]:
+        def locate(number: tiles.Scalar) -> tuple[tiles.Scalar, tiles.Scalar]:
             return key_head, program.read_entry(lists.tiles_bPE, number)
 
         tiles.visit_tiles(options, program, step, compute, columns, locate, (k, v, keys))

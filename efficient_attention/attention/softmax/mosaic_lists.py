@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Int
 
 from efficient_attention.attention.mechanism import raise_unsupported
 from efficient_attention.attention.patterns import Pattern
@@ -221,7 +222,9 @@ def list_entries(table: Coverage) -> list[np.ndarray]:
     return [programs[np.argsort(-counts, kind='stable')], rows, tiles, is_whole, *table.words[:, rows, tiles]]
 
 
-def choose_lists(lists: StaticLists, layer: Array | None, segments: QueryKeyPair | None, sizes: TileSizes) -> TileLists:
+def choose_lists(
+    lists: StaticLists, layer: Int[Array, ''] | None, segments: QueryKeyPair | None, sizes: TileSizes
+) -> TileLists:
     """Returns the lists that a kernel reads for one layer, without the tiles whose segments have nothing in common.
 
     Args:

@@ -9,7 +9,7 @@ warpgroup's matrix product (wgmma).
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,11 +17,14 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
+from jaxtyping import Int, Shaped
 
 from efficient_attention.attention.dropout import hash_bits, is_kept
 from efficient_attention.attention.patterns import Pattern
 from efficient_attention.attention.softmax.mosaic_lists import TileLists, TileSizes, looked_up_patterns
 
+Scalar = Int[Array, '']
+Registers = Shaped[Array, '...']  # an array in the registers of a warpgroup
 ROWS = 64  # rows of a matrix product of one warpgroup
 WARPGROUPS = 2  # that compute; one more copies
 LOG2E = math.log2(math.e)
@@ -92,7 +95,7 @@ References = dict[str, Any]  # the same in memory
 class KnownPairs(Pattern):
     """Takes the place of a looked-up pattern in the kernel: its mask of the tile."""
 
-    def __init__(self, allowed: Array) -> None:
+    def __init__(self, allowed: Registers) -> None:
         object.__setattr__(self, 'allowed', allowed)
 
     def __call__(self, query: Any, key: Any) -> Any:  # noqa: ARG002
@@ -102,15 +105,15 @@ class KnownPairs(Pattern):
 class Program(NamedTuple):
     """What one warpgroup of a program computes: its batch row, head and computed tile, and its entries in the lists."""
 
-    row: Array
-    head: Array
-    warpgroup: Array
-    tile: Array
-    start: Array
-    whole: Array
-    visits: Array
+    row: Scalar
+    head: Scalar
+    warpgroup: Scalar
+    tile: Scalar
+    start: Scalar
+    whole: Scalar
+    visits: Scalar
 
-    def read_entry(self, ref: Any, number: Array) -> Array:
+    def read_entry(self, ref: Any, number: Scalar) -> Array:
         """Returns the value of the program's entry with this number, of an array [b, P, E] in global memory."""
         return ref[first_or(ref, 0, self.row), first_or(ref, 1, self.head), self.start + number]
 
@@ -119,25 +122,25 @@ class Tile(NamedTuple):
     """A visited tile: its pairs with the rows of one warpgroup, [rows, columns]."""
 
     program: Program
-    number: Array  # of the entry among those of the program
+    number: Scalar  # of the entry among those of the program
     columns: int
     query_axis: int  # 0 if the rows are queries, 1 if they are keys
 
-    def spread_rows(self, x: Array) -> Array:
+    def spread_rows(self, x: Registers) -> Array:
         """Returns a number per row for each pair."""
         return lax.broadcast_in_dim(x, (ROWS, self.columns), [0])
 
-    def spread_queries(self, x: Array) -> Array:
+    def spread_queries(self, x: Registers) -> Array:
         """Returns a number per query for each pair."""
         return lax.broadcast_in_dim(x, (ROWS, self.columns), [self.query_axis])
 
-    def spread_keys(self, x: Array) -> Array:
+    def spread_keys(self, x: Registers) -> Array:
         """Returns a number per key for each pair."""
         return lax.broadcast_in_dim(x, (ROWS, self.columns), [1 - self.query_axis])
 
 
 def mask_partial_tile(
-    options: KernelOptions, tile: Tile, scores: Array, rows: References, columns: References, lists: TileLists
+    options: KernelOptions, tile: Tile, scores: Registers, rows: References, columns: References, lists: TileLists
 ) -> Array:
     """Returns the scores of a tile with `FORBIDDEN` for pairs that the pattern or the segments forbid.
 
@@ -162,7 +165,7 @@ def mask_partial_tile(
 
 
 def mask_scores(
-    options: KernelOptions, tile: Tile, scores: Array, queries: Vectors, keys: Vectors, words: list[Array]
+    options: KernelOptions, tile: Tile, scores: Registers, queries: Vectors, keys: Vectors, words: list[Array]
 ) -> Array:
     """Returns the masked scores of a tile, given the numbers of its queries and keys, and its words."""
     allowed = None
@@ -220,12 +223,12 @@ def load(ref: Any, **options: Any) -> Array:
     return plgpu.load(ref, *_INDEX, **options)
 
 
-def load_rows(refs: References, names: list[str]) -> Vectors:
+def load_rows(refs: References, names: Sequence[str]) -> Vectors:
     """Returns numbers of the rows of a computed tile, from global memory."""
     return {name: load(refs[name], layout=LAYOUT.reduce(1), optimized=False) for name in names}
 
 
-def load_columns(refs: References, names: list[str]) -> Vectors:
+def load_columns(refs: References, names: Sequence[str]) -> Vectors:
     """Returns numbers of the columns, which a visited tile has, from shared memory."""
     return {name: load(refs[name], layout=LAYOUT.reduce(0)) for name in names}
 
@@ -245,7 +248,7 @@ def multiply(left: Any, right: Any) -> Array:
     return pl.run_scoped(product, plgpu.WGMMAAccumulatorRef((left.shape[0], right.shape[1]), jnp.float32))
 
 
-def add_product(options: KernelOptions, sums: Array, left: Array, right: Any) -> Array:
+def add_product(options: KernelOptions, sums: Registers, left: Registers, right: Any) -> Array:
     """Returns `sums` plus the product of a matrix in registers, rounded to the type of the other one, in shared memory.
 
     JAX emulates no product with an operand in registers.
@@ -271,7 +274,7 @@ def read_program(refs: TileLists) -> Program:
 GRID = ('row', 'head', 'tile', 'warpgroup')
 
 
-def first_or(ref: Any, axis: int, index: Array) -> Any:
+def first_or(ref: Any, axis: int, index: Scalar) -> Any:
     """Returns the index along an axis, or 0 if the axis has size 1 for all."""
     return 0 if ref.shape[axis] == 1 else index
 
@@ -292,7 +295,7 @@ def visit_tiles(
     step: Callable,
     compute: Callable,
     columns: int,
-    locate: Callable[[Array], tuple[Array, Array]],
+    locate: Callable[[Scalar], tuple[Scalar, Scalar]],
     arrays: Any,
 ) -> None:
     """Runs a step for each visited tile, while one warpgroup copies the tiles to come.
@@ -309,7 +312,7 @@ def visit_tiles(
     """
 
     def spec(ref: Any) -> Any:
-        def place(number: Array) -> tuple[Any, ...]:
+        def place(number: Scalar) -> tuple[Any, ...]:
             head, tile = locate(number)
             return {2: (tile,), 3: (head, tile), 4: (tile, head, 0)}[len(ref.shape)]
 

@@ -70,7 +70,7 @@ class PatternMask(masks.Mask):
 
     @functools.cached_property
     def positions(self) -> tuple[np.ndarray, np.ndarray]:
-        """The positions of queries and of keys; each padded position is the number of the last real position."""
+        """The positions of queries and of keys; each padded position repeats the last real one."""
         queries, keys = (
             np.minimum(np.arange(size), real - 1)
             for size, real in zip(self.shape, (self.queries, self.keys), strict=True)
@@ -181,8 +181,8 @@ def make_kernel(
 def check_tile_lists(one_per_head: list[PatternMask]) -> None:
     """Raises a NotImplementedError if the kernels' lists of tiles are too long for a TPU's scalar memory.
 
-    If all heads have one pattern, a list has equally many entries for each tile of queries: as many as the tile of
-    queries with the most tiles of keys needs. The backward pass has the same kind of list for each tile of keys. If
+    If all heads have one pattern, every query tile gets as many entries as the query tile that reads the
+    most key tiles. The backward pass has the same kind of list for each tile of keys. If
     heads differ, a list has an entry for every tile of every head.
     """
     kinds, masks_count = one_per_head[0].kinds, len(set(one_per_head))

@@ -157,7 +157,9 @@ class FunctionBias(LogitTerm):
         pairs = query_b1q.shape[-1], key_b1m.shape[-1]
         fits = len(shape) == 4 and all(size in (1, full) for size, full in zip(shape[2:], pairs, strict=True))
         if not fits or 1 < shape[1] <= max(self.heads):
-            raise ValueError(f'the bias function returned {values.shape} for {pairs} pairs; it must be [B, H, L, M]')
+            raise ValueError(
+                f'the bias function returned {values.shape}; it must broadcast to [B, H, {pairs[0]}, {pairs[1]}]'
+            )
         return jnp.broadcast_to(values.reshape(shape), (*shape[:2], *pairs))
 
 

@@ -34,7 +34,7 @@ class TileMaskInputs(NamedTuple):
     queries: TokenMaskInputs
     keys: TokenMaskInputs
     dropout_seeds_BGh: Array | None
-    layer: Int[Array, ''] | None = None  # index of the layer among the layers for which the patterns stand
+    layer: Int[Array, ''] | None = None  # index of the layer in `pattern.layers`
 
 
 class ChosenTiles(NamedTuple):

@@ -21,7 +21,7 @@ from efficient_attention.attention.patterns.tile_table import (
     tile_table,
 )
 
-# Tiles are sorted into at most CLASSES classes: the fewest whose padding is below this share of all kept tiles.
+# Tiles are sorted into at most CLASSES classes: as few as keep the padding below this share of all kept tiles.
 PADDING = 0.1
 CLASSES = 6
 # Tiles share the union of their lists of visited tiles if it is at most this many times as long as the longest list.
@@ -43,7 +43,7 @@ class TileClass:
             1 or the number of heads, N is 1 or the number of layers that share a program.
         is_shared: whether all tiles of the class visit the same tiles; axis n of `visited_Nhnw` is then 1.
         checks_pattern: whether the pattern forbids some pair of positions in these tiles.
-        checks_keys: whether some position of the visited tiles does not exist.
+        checks_keys: whether a visited tile is padded, so that its keys must be masked.
     """
 
     computed_n: np.ndarray
@@ -61,7 +61,7 @@ class SortedKeyTiles:
     length have the same number in all heads, so lists need less padding.
 
     Args:
-        order_Nhn: the key tile with each number.
+        order_Nhn: [..., i] is the key tile with the number i.
         by_key: classes of the numbered key tiles.
     """
 

@@ -2,7 +2,7 @@
 'use strict';
 (() => {
   const {charts} = JSON.parse(document.getElementById('data').textContent);
-  const WIDTH = 540, HEIGHT = 250, LEFT = 62, RIGHT = 20, TOP = 10, BOTTOM = 36;
+  const WIDTH = 540, HEIGHT = 254, LEFT = 62, RIGHT = 20, TOP = 10, BOTTOM = 40;
   const SMOOTHED_FROM = 60;  // curves with fewer points are drawn as they are
 
   function element(parent, tag, attributes = {}, text = '') {
@@ -70,7 +70,7 @@
     const across = axis.is_log ? Math.log : value => value;
     const x = step => LEFT + (WIDTH - LEFT - RIGHT) * (across(step) - across(axis.low)) / (across(axis.high) - across(axis.low));
     const legend = element(figure, 'div', {class: 'legend'});
-    chart.lines.forEach((line, i) => {
+    if (!chart.axis) chart.lines.forEach((line, i) => {  // points of trials need no legend
       const entry = element(legend, 'span');
       element(entry, 'i').style.color = `var(--c${i % 8})`;
       entry.append(line.label);
@@ -99,8 +99,8 @@
       const places = axis.is_log ? logTicks(axis.low, axis.high) : ticks(axis.low, axis.high, 5);
       const marked = axis.names ? axis.names.map((_, i) => i) : chart.axis ? places : places.filter(Number.isInteger);
       for (const step of marked)
-        element(svg, 'text', {x: x(step), y: HEIGHT - 18, 'text-anchor': 'middle'}, axis.names ? cut(axis.names[step], 66 / axis.names.length) : short(step));
-      element(svg, 'text', {x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 3, 'text-anchor': 'middle'}, axis.label);
+        element(svg, 'text', {x: x(step), y: HEIGHT - 22, 'text-anchor': 'middle'}, axis.names ? cut(axis.names[step], 66 / axis.names.length) : short(step));
+      element(svg, 'text', {x: (LEFT + WIDTH - RIGHT) / 2, y: HEIGHT - 6, 'text-anchor': 'middle'}, axis.label);
       if (chart.baseline !== null)
         element(svg, 'line', {x1: LEFT, x2: WIDTH - RIGHT, y1: y(chart.baseline), y2: y(chart.baseline), stroke: 'var(--faint)', 'stroke-dasharray': '5 4'});
       const path = (steps, values) => {

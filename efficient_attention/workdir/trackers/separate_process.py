@@ -105,7 +105,7 @@ class SeparateProcess:
             self._read_answers()
         except subprocess.TimeoutExpired:
             self._read_answers()
-            waited = f'it has not finished in {FINISH_SECONDS:.0f} seconds and goes on alone'
+            waited = f'not finished after {FINISH_SECONDS:.0f} seconds, so it continues in the background'
             raise RunError(f'{waited} ({self._log_path})') from None
         finally:
             self._requests.close()

@@ -2,7 +2,9 @@
 only calls that it computes.
 """
 
+import importlib.util
 import logging
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -14,14 +16,20 @@ import pytest
 
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.choice_log import log_choice
-from efficient_attention.attention.dense_attention import MASKED
-from efficient_attention.attention.device_mesh import shard_activations, using_mesh
+from efficient_attention.attention.dense_attention import MASKED, masked_softmax
+from efficient_attention.attention.device_mesh import ACTIVATIONS, partition, shard_activations, using_mesh
 from efficient_attention.attention.devices import using_device_tuning, using_platform
+from efficient_attention.attention.dropout import hash_bits, is_kept
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.request import with_padding_zeroed
+from efficient_attention.attention.softmax import mosaic
 from efficient_attention.attention.softmax.backend_choice import BACKENDS
 from efficient_attention.attention.softmax.mosaic import attend_tiles, check_supported, compute_attention
+from efficient_attention.attention.softmax.mosaic_tiles import KernelOptions, Tokens
+from efficient_attention.config.mesh import MeshConfig
+from efficient_attention.models.sharding import make_mesh
+from efficient_attention.planning.topology import make_topology_devices, parse_topology
 from tests.attention.abstract_gpu import on_abstract_gpu
 from tests.attention.cells import quick, results_of
 from tests.attention.requests import make_request
@@ -96,19 +104,46 @@ def test_other_tiles_give_the_same(sizes: dict[str, int]):
     assert_close(found['mosaic'][0], found['reference'][0], dtype='bfloat16', gradient=True)
 
 
-@pytest.mark.usefixtures('emulated')
-def test_each_device_of_a_mesh_computes_its_rows_and_heads():
+def attend_listed(
+    options: KernelOptions, q: jax.Array, k: jax.Array, v: jax.Array, tokens: Tokens, *_: Any
+) -> tuple[jax.Array, jax.Array]:
+    """Computes what the kernels compute for the causal pattern, from all pairs."""
+    allowed = tokens.positions_bM[:, None] <= tokens.positions_bL[..., None]
+    allowed &= tokens.segments_bM[:, None] == tokens.segments_bL[..., None]
+    kept = is_kept(hash_bits(tokens.bits_BHL[..., None] + tokens.bits_1M[:, None, None]), options.dropout_rate)
+    q, k, v = (x.astype(jnp.float32).repeat(q.shape[2] // x.shape[2], 2) for x in (q, k, v))
+    weights, lse = masked_softmax(jnp.einsum('BLHK,BMHK->BHLM', q, k) * options.scale, allowed[:, None])
+    weights = jnp.where(kept, weights / (1.0 - options.dropout_rate), 0.0)
+    return jnp.einsum('BHLM,BMHK->BLHK', weights, v), lse
+
+
+@pytest.mark.parametrize('axes', [{'data': 2, 'tensor': 2}, {'data': 2, 'tensor': 4}])
+def test_each_device_of_a_mesh_computes_its_rows_and_heads(axes: dict[str, int], monkeypatch: pytest.MonkeyPatch):
+    """JAX emulates the kernels of only one device, so dense attention takes their place. Two key heads do not divide
+    over four devices.
+    """
     rng = np.random.default_rng(1)
-    q, k, v = (rng.normal(size=(2, 70, heads, 8)).astype(jnp.bfloat16) for heads in (4, 2, 2))
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ('tensor',))
+    q, k, v = (rng.normal(size=(2, 70, heads, 8)).astype(np.float32) for heads in (4, 2, 2))
+    devices = np.array(jax.devices()[: math.prod(axes.values())]).reshape(*axes.values())
     ids = jnp.asarray(np.array([[1] * 40 + [2] * 30, [3] * 60 + [0] * 10], np.int32))
     given = {'query_segments': ids, 'key_segments': ids, 'dropout_rate': 0.3, 'dropout_rng': jax.random.key(3)}
+    shapes = []
 
-    def run(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    def attend_shard(*arguments: Any) -> tuple[jax.Array, jax.Array]:
+        shapes.append(arguments[1].shape)
+        return attend_listed(*arguments)
+
+    def run(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple:
         q, k, v = (shard_activations(x, 'BLHK') for x in (q, k, v))
-        return attend_tiles(make_request(q, k, v, parse_mechanism('causal'), **given), is_interpreted=True)[0]
+        return attend_tiles(make_request(q, k, v, parse_mechanism('causal'), **given))
 
-    assert_close(quick(using_mesh(mesh)(run))(q, k, v), quick(run)(q, k, v), dtype='bfloat16')
+    def define(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple:
+        return attend(q, k, v, parse_mechanism('causal'), backend='reference', return_lse=True, **given)
+
+    monkeypatch.setattr(mosaic, 'attend_lists', attend_shard)
+    sharded = quick(using_mesh(jax.sharding.Mesh(devices, tuple(axes)))(run))
+    assert_close(sharded(q, k, v), quick(define)(q, k, v))
+    assert shapes == [(1, 128, 2 if axes['tensor'] == 2 else 4, 64)]
 
 
 PATTERNS = ['causal & window(20)', 'bigbird(64, 1)', 'sparse_strided(8)', 'full - window(3)']
@@ -215,3 +250,58 @@ def test_auto_says_that_a_gpu_is_too_old(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO), using_platform('cuda', 1, 'NVIDIA A100-SXM4-80GB'):
         jax.eval_shape(lambda q: attend(q, q, q, parse_mechanism('window(9)')), q)
     assert caplog.records[0].message.endswith('; mosaic has no NVIDIA Hopper GPU on this machine')
+
+
+def compiled(text: str, mesh: jax.sharding.Mesh, *shape: int, **given: Any) -> Any:
+    """Returns the compiled program of output and gradients, for packed rows sharded over absent GPUs."""
+    sharded = {
+        letters: jax.sharding.NamedSharding(mesh, partition(letters, shape[: len(letters)], mesh, ACTIVATIONS))
+        for letters in ('BLHK', 'BL')
+    }
+    q = jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=sharded['BLHK'])
+    ids = jax.ShapeDtypeStruct(shape[:2], jnp.int32, sharding=sharded['BL'])
+
+    def gradients(q: jax.Array, k: jax.Array, v: jax.Array, ids: jax.Array) -> tuple:
+        given_ids = {'query_segments': ids, 'key_segments': ids}
+        return jax.grad(lambda *x: loss(*x, text, **given_ids, **given), (0, 1, 2))(q, k, v)
+
+    with using_mesh(mesh):
+        return jax.jit(gradients).lower(q, q, q, ids).compile()
+
+
+def gpus(count: int, **axes: int) -> jax.sharding.Mesh:
+    """Returns a mesh of absent H200s."""
+    if importlib.util.find_spec('jax_cuda13_plugin') is None:
+        pytest.skip('needs jax_cuda13_plugin: make plan')
+    return make_mesh(MeshConfig(**axes), make_topology_devices(parse_topology(f'h200:{count}')))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('width', [64, 128])
+def test_kernels_spill_no_registers(width: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """The assembler reports the registers that each kernel saves in memory because it has too few."""
+    monkeypatch.setenv('MOSAIC_GPU_DUMP_PTXAS', '1')
+    given = {'dropout_rate': 0.1, 'dropout_rng': jax.random.key(0)}
+    compiled('bigbird(64) & causal', gpus(1), 1, 1024, 2, width, **given)
+    report = ''.join(capfd.readouterr())
+    spills = re.findall(r'(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads', report)
+    assert spills == [('0', '0', '0')] * 3
+
+
+@pytest.mark.slow
+def test_it_compiles_in_linear_memory():
+    """Twice the length takes at most 2.2 times the temporary memory, up to 65,536 positions."""
+    memory = []
+    for length in (2**15, 2**16):
+        program = compiled('bigbird(64)', gpus(1), 1, length, 8, 64)
+        assert f'{length},{length}' not in program.as_text(), 'an array of all pairs'
+        memory.append(program.memory_analysis().temp_size_in_bytes)
+    assert memory[1] <= 2.2 * memory[0] and memory[1] <= 10 * 2**16 * 8 * 64 * 2
+
+
+@pytest.mark.slow
+def test_each_of_four_gpus_computes_its_own_rows_and_heads():
+    text = compiled('causal', gpus(4, data=2, tensor=2), 4, 512, 8, 64).as_text()
+    assert text.count('custom_call_target="mosaic_gpu') == 3
+    assert re.search(r'bf16\[2,512,4,64\]', text) and 'bf16[4,512,8,64]' not in text
+    assert not re.search(r'all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter', text)

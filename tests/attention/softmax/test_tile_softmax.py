@@ -118,7 +118,7 @@ def test_a_bias_function_may_have_whole_numbers_among_its_parameters():
 @pytest.mark.parametrize('shape', [(3, 2, 1, 1, 1), (5, 1), (1, 3, 1, 1)], ids=str)
 def test_a_bias_function_that_returns_another_shape_is_refused(shape: tuple[int, ...]):
     q = jax.ShapeDtypeStruct((1, 40, 4, 8), jnp.float32)
-    with pytest.raises(ValueError, match='the bias function returned .* it must be'):
+    with pytest.raises(ValueError, match='the bias function returned .* it must broadcast to'):
         jax.eval_shape(
             lambda q: attend(q, q, q, Softmax(tile=S), bias=lambda *_: jnp.ones(shape), backend='blocked'), q
         )

@@ -109,7 +109,7 @@ def test_messages_that_nobody_reads_are_limited(tmp_path, monkeypatch):
 def test_the_end_of_a_run_waits_only_a_short_time(tmp_path, monkeypatch):
     monkeypatch.setattr(separate_process, 'FINISH_SECONDS', 0.01)
     tracker, _ = fake(tmp_path, 'endless')
-    with pytest.raises(RunError, match='^it has not finished in 0 seconds and goes on alone'):
+    with pytest.raises(RunError, match='^not finished after 0 seconds, so it continues in the background'):
         tracker.finish('finished')
     tracker._process.kill()
     tracker._process.wait(60)
