@@ -37,6 +37,7 @@ import pytest  # noqa: E402
 
 from efficient_attention.processes import signal_thread  # noqa: E402
 from tests.one_device import see_devices, see_one_device  # noqa: E402
+from tests.quick_lower import share_contexts  # noqa: E402
 from tests.quick_trace import shorten  # noqa: E402
 
 signal_thread.catch_stop_signals = lambda **_: (
@@ -65,6 +66,7 @@ left_bytes = 0  # memory of this process after programs were last dropped
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 shorten()
+share_contexts()
 # The hook must precede the package's import: it checks the shapes in the signatures of attention/ at every call.
 jaxtyping.install_import_hook('efficient_attention.attention', 'beartype.beartype')
 

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.dense_attention import MASKED
+from efficient_attention.attention.request import AnySegments, segments_and_lengths
 from efficient_attention.errors import InputError
 from efficient_attention.inference.next_token_scores import (
     choose_next_tokens,
@@ -104,7 +105,7 @@ def make_cached_decoder(decoder: Decoder, prompt: int, search: SearchSettings) -
 
 
 def read_prompts(
-    cached: CachedDecoder, tokens_BL: Array, segments_BL: Array, other: EncodedSource | None = None
+    cached: CachedDecoder, tokens_BL: Array, segments_BL: AnySegments, other: EncodedSource | None = None
 ) -> PromptState:
     """Returns the start of a search: the decoder state after all prompt tokens except each row's last one, and these
     last tokens.
@@ -112,9 +113,10 @@ def read_prompts(
     Args:
         cached: the decoder from `make_cached_decoder`.
         tokens_BL: at least one token per row: a text, or the start symbol of an encoder-decoder.
-        segments_BL: 1 for tokens, 0 after the end of shorter prompts.
+        segments_BL: 1 for tokens, 0 after the end of shorter prompts; an array or the prompts' `Lengths`.
         other: the sequence that cross-attention reads.
     """
+    segments_BL, _ = segments_and_lengths(segments_BL, tokens_BL.shape[1])
     state = cached.init_state(len(tokens_BL), other=other)
     piece = min(PIECE, tokens_BL.shape[1])
     length = tokens_BL.shape[1]

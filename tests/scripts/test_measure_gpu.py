@@ -102,16 +102,16 @@ def test_the_stand_in_of_jaxtyping_gives_the_type_of_the_array(monkeypatch):
     assert not hasattr(stand_in, '__path__')
 
 
-def test_a_file_of_another_commit_is_refused_before_any_case_runs(tmp_path: Path, monkeypatch, capsys):
+def test_a_file_of_other_code_is_refused_before_any_case_runs(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setenv('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
-    head = make_head('decoding', describe_machine(), 'abc', DRY)
+    head = make_head('decoding', describe_machine(), 'abc', '0123', DRY)
     (tmp_path / 'decoding.json').write_text(json.dumps(head | {'cases': {}}))
     arguments = ['--dry_run', '--output', str(tmp_path), '--commit', 'def', '--parts', 'numerics,decoding']
     monkeypatch.setattr(sys, 'argv', ['measure_gpu.py', *arguments])
     with pytest.raises(SystemExit) as exited:
         run_command(measure_gpu.main)
     error = capsys.readouterr().err
-    assert exited.value.code == 2 and "measured with 'abc' instead of 'def'" in error and error.count('\n') == 1
+    assert exited.value.code == 2 and "measured with code '0123' instead of" in error and error.count('\n') == 1
     assert not (tmp_path / 'numerics.json').exists()
 
 
