@@ -52,13 +52,14 @@ DRY_WHOLE, DRY_PADDED = Sizes((1, 64, 1, 8), 1), Sizes((3, 64, 2, 8), 1, (64, 25
 
 def list_cases(settings: Settings) -> list[Case]:
     """Returns a case per pattern, type and backend, with whole rows and with padded rows, these without float16."""
-    whole, padded = (DRY_WHOLE, DRY_PADDED) if settings.is_dry else (WHOLE, PADDED)
-    patterns, types = (PATTERNS[:1], TYPES[::2]) if settings.is_dry else (PATTERNS, TYPES)
+    patterns, measured = PATTERNS, ((WHOLE, TYPES), (PADDED, TYPES[::2]))
+    if settings.is_dry:
+        patterns, measured = PATTERNS[:1], ((DRY_WHOLE, TYPES[:1]), (DRY_PADDED, TYPES[2:]))
     return [
         Case(f'{text} {dtype}{sizes.description}', side, functools.partial(measure_error, text, dtype, side, sizes))
-        for sizes, measured in ((whole, types), (padded, TYPES[::2]))
+        for sizes, types in measured
         for text in patterns
-        for dtype in measured
+        for dtype in types
         for side in SIDES
     ]
 
