@@ -80,18 +80,19 @@ def list_cases(settings: Settings) -> list[Case]:
     """Returns a case per pattern, type and backend, with whole, padded and packed rows; only whole rows have
     float16.
     """
-    whole, *others = (DRY_WHOLE, DRY_PADDED, DRY_PACKED) if settings.is_dry else (WHOLE, PADDED, PACKED)
-    patterns, types = (PATTERNS[:1], TYPES[::2]) if settings.is_dry else (PATTERNS, TYPES)
+    patterns, measured = PATTERNS, ((WHOLE, TYPES), (PADDED, TYPES[::2]), (PACKED, TYPES[::2]))
+    if settings.is_dry:
+        patterns, measured = PATTERNS[:1], ((DRY_WHOLE, TYPES[:1]), (DRY_PADDED, TYPES[2:]), (DRY_PACKED, TYPES[:1]))
     return [
         Case(
             f'{text} {dtype}{sizes.description}',
             side,
             functools.partial(measure_error, text, dtype, side, sizes),
-            is_first=sizes is whole and dtype == 'bfloat16' and side in FIRST_SIDES,
+            is_first=sizes in (WHOLE, DRY_WHOLE) and dtype == 'bfloat16' and side in FIRST_SIDES,
         )
-        for sizes, measured in ((whole, types), *((one, TYPES[::2]) for one in others))
+        for sizes, types in measured
         for text in patterns
-        for dtype in measured
+        for dtype in types
         for side in (WITH_DROPOUT if sizes.dropout_rate else SIDES)
     ]
 
