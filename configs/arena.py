@@ -1,7 +1,7 @@
 """Trains one cell of Long Range Arena's table: one task with one mechanism (Tay et al. 2020, arXiv 2011.04006).
 
-    python train.py --config configs/arena.py:listops_short,nystrom --workdir runs/cell
-    python eval.py --workdir runs/cell --checkpoint best --split test
+    efficient-attention train --config configs/arena.py:listops_short,nystrom --workdir runs/cell
+    efficient-attention eval --workdir runs/cell --checkpoint best --split test
 
 A pair of a task and a mechanism is a cell. The argument is the task, the mechanism and, optionally, the size and the
 stage, separated by commas. Sizes:

@@ -1,6 +1,6 @@
-"""A small ALBERT for a laptop CPU, pretrained on documentation in Python's standard library, which needs no download.
+r"""A small ALBERT for a laptop CPU, pretrained on documentation in Python's standard library, which needs no download.
 
-python train.py --config configs/quickstart.py --workdir runs/quickstart
+efficient-attention train --config configs/quickstart.py --workdir runs/quickstart
 
 Run of 2026-11-22, one core of 2 with other load, float32, jax 0.10.2, seed 0: 2,000 steps, 152 s of processor time
 including the corpus. Held-out rows, every example once: masked-token loss 4.357 nats (accuracy 30.1 %), 28.4 % below
@@ -19,7 +19,7 @@ time:
 To try other settings:
 
 python scripts/prepare_corpus.py --held_out 0.1 --training_documents cache/train.jsonl
-python train.py --config configs/quickstart.py --workdir runs/choice --config.data.held_out=0.2 \
+efficient-attention train --config configs/quickstart.py --workdir runs/choice --config.data.held_out=0.2 \
   --config.data.source='jsonl:cache/train.jsonl#text'
 
 The other settings (positions, sharing, embedding width, masking unit, tokenizer, init_std, norm, length) come from some

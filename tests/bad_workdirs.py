@@ -20,7 +20,7 @@ BAD_WORKDIRS = {
         {'thesis.docx': 'chapter one'},
     ),
     'workdir an exported model': BadInput(
-        'eval.py --workdir={base}/model', '{base}/model is a Hugging Face folder, and no run that train.py wrote; such'
+        'eval.py --workdir={base}/model', '{base}/model is a Hugging Face folder, and no run that `train` wrote; such'
     ),
     'checkpoint a link': run(
         'no checkpoint in {here}/run/checkpoints is undamaged; kept steps: 0',

@@ -1,6 +1,6 @@
-"""Distils a BERT into a student with half of its layers, by three losses (Sanh et al. 2019, arXiv 1910.01108).
+r"""Distils a BERT into a student with half of its layers, by three losses (Sanh et al. 2019, arXiv 1910.01108).
 
-    python train.py --config configs/distill/distilbert.py:books --workdir runs/distil_books \
+    efficient-attention train --config configs/distill/distilbert.py:books --workdir runs/distil_books \
       --config.distill.teacher=runs/books_bert
 
 The student starts with some of the teacher's layers, including the first and the last. Its loss has three parts: the

@@ -1,6 +1,7 @@
-"""Distils a fine-tuned GLUE model: a small student learns from labels and from soft targets (Hinton et al. 2015).
+r"""Distils a fine-tuned GLUE model: a small student learns from labels and from soft targets (Hinton et al. 2015).
 
-python train.py --config configs/distill/glue.py:sst2_3x384 --workdir runs/small --config.distill.teacher=runs/sst2
+efficient-attention train --config configs/distill/glue.py:sst2_3x384 --workdir runs/small \
+      --config.distill.teacher=runs/sst2
 
 The teacher is a workdir of configs/finetune/glue.py, or a Hugging Face folder with a head for the task. The argument is
 the task and the student. `3x384` starts with layers 2, 4 and 6 of the teacher, which must have at least six layers.

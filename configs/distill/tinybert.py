@@ -1,9 +1,10 @@
-"""Distils TinyBERT on a corpus, and then in two stages on a task (Jiao et al. 2019, arXiv 1909.10351).
+r"""Distils TinyBERT on a corpus, and then in two stages on a task (Jiao et al. 2019, arXiv 1909.10351).
 
-    python train.py --config configs/distill/tinybert.py:general --workdir runs/tiny --config.distill.teacher=<encoder>
-    python train.py --config configs/distill/tinybert.py:intermediate --workdir runs/tiny_inside \
+    efficient-attention train --config configs/distill/tinybert.py:general --workdir runs/tiny \
+      --config.distill.teacher=<encoder>
+    efficient-attention train --config configs/distill/tinybert.py:intermediate --workdir runs/tiny_inside \
       --config.train.start_from=runs/tiny --config.distill.teacher=runs/sst2
-    python train.py --config configs/distill/tinybert.py:prediction --workdir runs/tiny_sst2 \
+    efficient-attention train --config configs/distill/tinybert.py:prediction --workdir runs/tiny_sst2 \
       --config.train.start_from=runs/tiny_inside --config.distill.teacher=runs/sst2
 
 Each stage starts from the previous stage. The first two stages learn the teacher's embeddings, hidden states after each

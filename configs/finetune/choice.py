@@ -1,6 +1,7 @@
-"""Fine-tunes any checkpoint on multiple-choice questions: SWAG, CODAH's five folds, or RACE.
+r"""Fine-tunes any checkpoint on multiple-choice questions: SWAG, CODAH's five folds, or RACE.
 
-python train.py --config configs/finetune/choice.py:swag --workdir runs/swag --config.train.start_from=<checkpoint>
+efficient-attention train --config configs/finetune/choice.py:swag --workdir runs/swag \
+      --config.train.start_from=<checkpoint>
 
 SWAG: Zellers et al. 2018, arXiv 1808.05326. CODAH: Chen et al. 2019, arXiv 1904.04365; 'codah_0' to 'codah_4' are its
 folds. RACE: Lai et al. 2017, arXiv 1704.04683. Results: docs/results/finetuning.md.

@@ -1,6 +1,7 @@
-"""Fine-tunes any checkpoint on one GLUE task (Wang et al. 2018, arXiv 1804.07461).
+r"""Fine-tunes any checkpoint on one GLUE task (Wang et al. 2018, arXiv 1804.07461).
 
-python train.py --config configs/finetune/glue.py:sst2 --workdir runs/sst2 --config.train.start_from=<checkpoint>
+efficient-attention train --config configs/finetune/glue.py:sst2 --workdir runs/sst2 \
+      --config.train.start_from=<checkpoint>
 
 File names are the benchmark's own; each can be changed: --config.examples.train=... Results:
 docs/results/finetuning.md.

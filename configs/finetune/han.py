@@ -1,7 +1,7 @@
 """Trains a hierarchical attention network (Yang et al. 2016) on the sentences of IMDB reviews (Maas et al. 2011).
 
-python train.py --config configs/finetune/han.py:han --workdir runs/han
-python scripts/predict.py --model runs/han --output runs/han_test
+efficient-attention train --config configs/finetune/han.py:han --workdir runs/han
+efficient-attention predict --model runs/han --output runs/han_test
 
 A bidirectional GRU reads the words of each sentence, and attention pools them into a sentence vector. A second GRU with
 attention pools the sentences into a review vector. `mean` uses mean pooling at both levels; `flat` is one GRU over the

@@ -1,7 +1,8 @@
-"""Fine-tunes on HotpotQA (Yang et al. 2018, arXiv 1809.09600): a question and all its paragraphs in one long row.
+r"""Fine-tunes on HotpotQA (Yang et al. 2018, arXiv 1809.09600): a question and all its paragraphs in one long row.
 
-python scripts/convert.py --model <checkpoint> --output checkpoints/long --length 2048 --pattern 'window(128)'
-python train.py --config configs/finetune/hotpotqa.py --workdir runs/hotpotqa --config.train.start_from=checkpoints/long
+efficient-attention convert --model <checkpoint> --output checkpoints/long --length 2048 --pattern 'window(128)'
+efficient-attention train --config configs/finetune/hotpotqa.py --workdir runs/hotpotqa \
+      --config.train.start_from=checkpoints/long
 
 The question's tokens are global, as in Longformer (Beltagy et al. 2020, arXiv 2004.05150, section 6.2). Results:
 docs/results/finetuning.md.

@@ -1,9 +1,11 @@
-"""Fine-tunes a classifier of IMDB reviews (Maas et al. 2011), cut at 512 tokens, or at 2,048 with a sparse pattern.
+r"""Fine-tunes a classifier of IMDB reviews (Maas et al. 2011), cut at 512 tokens, or at 2,048 with a sparse pattern.
 
-python train.py --config configs/finetune/imdb.py:short --workdir runs/short --config.train.start_from=<checkpoint>
-python scripts/convert.py --model <checkpoint> --output checkpoints/long --length 2048 \
+efficient-attention train --config configs/finetune/imdb.py:short --workdir runs/short \
+      --config.train.start_from=<checkpoint>
+efficient-attention convert --model <checkpoint> --output checkpoints/long --length 2048 \
   --pattern 'window(128) | global_tokens(1)'
-python train.py --config configs/finetune/imdb.py:long --workdir runs/long --config.train.start_from=checkpoints/long
+efficient-attention train --config configs/finetune/imdb.py:long --workdir runs/long \
+      --config.train.start_from=checkpoints/long
 
 Each file is a review, and its folder is the label. Results: docs/results/finetuning.md.
 """

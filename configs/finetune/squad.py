@@ -1,6 +1,7 @@
-"""Fine-tunes any checkpoint on SQuAD (Rajpurkar et al. 2016, arXiv 1606.05250; 2018, arXiv 1806.03822).
+r"""Fine-tunes any checkpoint on SQuAD (Rajpurkar et al. 2016, arXiv 1606.05250; 2018, arXiv 1806.03822).
 
-python train.py --config configs/finetune/squad.py:v1 --workdir runs/squad --config.train.start_from=<checkpoint>
+efficient-attention train --config configs/finetune/squad.py:v1 --workdir runs/squad \
+      --config.train.start_from=<checkpoint>
 
 'v1' has an answer to every question; 'v2' also has questions without an answer. Results: docs/results/finetuning.md.
 """

@@ -1,6 +1,7 @@
-"""Fine-tunes any checkpoint on your own texts and labels from a CSV, TSV or JSONL file.
+r"""Fine-tunes any checkpoint on your own texts and labels from a CSV, TSV or JSONL file.
 
-python train.py --config configs/finetune/table.py --workdir runs/mine --config.train.start_from=<checkpoint> \
+efficient-attention train --config configs/finetune/table.py --workdir runs/mine \
+      --config.train.start_from=<checkpoint> \
   --config.examples.train=train.csv --config.examples.dev=dev.csv --config.examples.text=review
 
 Columns: examples.text, examples.text_pair for pairs, examples.label. With the argument 'regression', labels are

@@ -1,6 +1,7 @@
-"""Fine-tunes any checkpoint to label words: entities (WNUT-17) or parts of speech (Universal Dependencies).
+r"""Fine-tunes any checkpoint to label words: entities (WNUT-17) or parts of speech (Universal Dependencies).
 
-python train.py --config configs/finetune/tags.py:wnut17 --workdir runs/wnut17 --config.train.start_from=<checkpoint>
+efficient-attention train --config configs/finetune/tags.py:wnut17 --workdir runs/wnut17 \
+      --config.train.start_from=<checkpoint>
 
 Your own CoNLL files: --config.examples.train=... --config.examples.dev=... Results: docs/results/finetuning.md.
 """

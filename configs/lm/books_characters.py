@@ -1,6 +1,6 @@
 """Compares mechanisms in small character-level language models of 229 English books, on a laptop CPU.
 
-python train.py --config configs/lm/books_characters.py:full --workdir runs/characters_full
+efficient-attention train --config configs/lm/books_characters.py:full --workdir runs/characters_full
 
 The mechanism follows the colon, as in enwik8_small.py.
 

@@ -1,6 +1,6 @@
 """Trains a bidirectional language model on books; its layers are features for other tasks (Peters et al. 2018, ELMo).
 
-python train.py --config configs/lm/books_two_way.py --workdir runs/two_way
+efficient-attention train --config configs/lm/books_two_way.py --workdir runs/two_way
 
 Two layers of LSTMs per direction over word pieces; the directions do not see each other. docs/recurrent.md says how a
 fine-tuning run uses the layers, with results.

@@ -1,6 +1,6 @@
 """Compares mechanisms in small word-level language models of 229 English books, on a laptop CPU.
 
-python train.py --config configs/lm/books_words.py:full --workdir runs/words_full
+efficient-attention train --config configs/lm/books_words.py:full --workdir runs/words_full
 
 The mechanism follows the colon, as in enwik8_small.py. Words are split at white space, with <eos> at each line's end.
 Words with fewer than 100 occurrences in the training books are <unk>. The adaptive softmax gives frequent words vectors

@@ -1,6 +1,6 @@
 """Compares mechanisms in small decoders of CIFAR-10 images as sequences of 3,072 bytes, on a laptop CPU.
 
-python train.py --config configs/lm/cifar10_small.py:strided --workdir runs/cifar10_strided
+efficient-attention train --config configs/lm/cifar10_small.py:strided --workdir runs/cifar10_strided
 
 The mechanism follows the colon: strided (an image row has 96 bytes), or a mechanism of enwik8_small.py without memory.
 Each image is one row after a start token, and all its bytes are predicted. The metric is bits per dimension.

@@ -1,6 +1,6 @@
 """Compares mechanisms in small byte-level language models of the first 4 MB of enwik8, on a laptop CPU.
 
-python train.py --config configs/lm/enwik8_small.py:full --workdir runs/enwik8_full
+efficient-attention train --config configs/lm/enwik8_small.py:full --workdir runs/enwik8_full
 
 The mechanism follows the colon: full (the baseline), window, fixed, lsh, reformer (lsh in a reversible stack, with
 feed-forward and loss in chunks), favor, transformer_xl, compressive (transformer_xl with compressed older memory),

@@ -1,6 +1,6 @@
 """GPT-2 in its four sizes and the smallest GPT-3: decoders with full causal attention and a byte-level tokenizer.
 
-python train.py --config configs/lm/gpt.py:small --workdir runs/gpt2_small
+efficient-attention train --config configs/lm/gpt.py:small --workdir runs/gpt2_small
 
 The size follows the colon: small (124,439,808 parameters), medium (354,823,168), large (774,030,080), xl
 (1,557,611,200) of GPT-2, and gpt3_small (125,226,240); tests/models/test_decoder_sizes.py.

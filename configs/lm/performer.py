@@ -1,6 +1,6 @@
 """Causal Performers with FAVOR+ attention: decoders of text bytes, or of ImageNet64 images of 12,288 bytes.
 
-python train.py --config configs/lm/performer.py:imagenet64_6 --workdir runs/performer
+efficient-attention train --config configs/lm/performer.py:imagenet64_6 --workdir runs/performer
 
 The size follows the colon: regular (6 layers, 19,046,400 parameters), imagenet64_6 and imagenet64_12 (19,046,912 and
 37,961,216); tests/models/test_decoder_sizes.py. All have width 512, 8 heads and 256 random features.

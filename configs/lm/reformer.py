@@ -1,6 +1,6 @@
 """Reversible Reformers with LSH attention: decoders of enwik8 (rows of 65,536 bytes) or ImageNet64 (12,288 bytes).
 
-python train.py --config configs/lm/reformer.py:enwik8 --workdir runs/reformer_enwik8
+efficient-attention train --config configs/lm/reformer.py:enwik8 --workdir runs/reformer_enwik8
 
 The size follows the colon:
 - enwik8_ablation: 3 layers, all LSH, section 5 of Kitaev et al. 2020, arXiv 2001.04451; 30,868,738 parameters.

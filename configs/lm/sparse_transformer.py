@@ -1,6 +1,6 @@
 """Sparse Transformers: fixed sparse attention on enwik8, strided sparse attention on CIFAR-10 and ImageNet64 images.
 
-python train.py --config configs/lm/sparse_transformer.py:cifar10 --workdir runs/sparse_cifar10
+efficient-attention train --config configs/lm/sparse_transformer.py:cifar10 --workdir runs/sparse_cifar10
 
 The size follows the colon (tests/models/test_decoder_sizes.py):
 - enwik8: 30 layers of width 512, 12,288 bytes; 94,949,632 parameters.

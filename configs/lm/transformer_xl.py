@@ -1,6 +1,6 @@
 """Transformer-XL with segment memory, on enwik8 (12 and 24 layers) and on WikiText-103 (base and large).
 
-python train.py --config configs/lm/transformer_xl.py:enwik8_12 --workdir runs/transformer_xl_enwik8_12
+efficient-attention train --config configs/lm/transformer_xl.py:enwik8_12 --workdir runs/transformer_xl_enwik8_12
 
 The size follows the colon: enwik8_12 (41,055,436 parameters with the paper's 204 ids; this config has 256), enwik8_24
 (277,231,820), wikitext103_base (151,107,538), wikitext103_large (285,170,506; the paper says 257 M);

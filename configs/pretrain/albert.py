@@ -1,6 +1,6 @@
 """ALBERT in its four published sizes, with the paper's recipe: n-gram masking, sentence order prediction, LAMB.
 
-python train.py --config configs/pretrain/albert.py:base --workdir runs/albert_base
+efficient-attention train --config configs/pretrain/albert.py:base --workdir runs/albert_base
 
 The size follows the colon: base, large, xlarge, xxlarge. Parameter counts of encoder and pooler: 11,683,584,
 17,683,968, 58,724,864 and 222,595,584 (tests/models/test_encoder_sizes.py). The recipe is from Lan et al. 2019 (arXiv

@@ -1,6 +1,6 @@
 """BERT in all its published sizes, with the paper's recipe: masked LM and next sentences on books and Wikipedia.
 
-python train.py --config configs/pretrain/bert.py:base --workdir runs/bert_base
+efficient-attention train --config configs/pretrain/bert.py:base --workdir runs/bert_base
 
 The size follows the colon: base, large, tiny, mini, small, medium, or any of the 24 miniatures as <layers>x<width>,
 such as 4x256. Parameter counts of encoder and pooler: base 109,482,240, large 335,141,888

@@ -1,6 +1,6 @@
 """BigBird-base (ITC), pretrained with masked LM on rows of 4,096 tokens; window, global and random blocks of 64.
 
-python train.py --config configs/pretrain/bigbird.py --workdir runs/bigbird
+efficient-attention train --config configs/pretrain/bigbird.py --workdir runs/bigbird
 
 127,468,800 parameters with pooler (tests/models/test_encoder_sizes.py). The recipe follows Zaheer et al. 2020 (arXiv
 2007.14062, appendix E) as far as it is published: 256 rows, rate 1e-4, 10,000 steps of warm-up. The number of steps is

@@ -1,6 +1,6 @@
 """A small ALBERT for a laptop CPU, pretrained on 229 books with masked n-grams and sentence order prediction.
 
-python train.py --config configs/pretrain/books_albert.py --workdir runs/books_albert
+efficient-attention train --config configs/pretrain/books_albert.py --workdir runs/books_albert
 
 Data: 229 English books split by book, 37.3 M training tokens (224 books), 0.81 M held out (5 books), in a Unigram
 vocabulary of 8,192. Differences from ALBERT: pre-norm layers, rotary positions, no dropout.

@@ -1,6 +1,6 @@
 """A small BERT for a laptop CPU, pretrained on 229 books with masked words and next-sentence prediction.
 
-python train.py --config configs/pretrain/books_bert.py --workdir runs/books_bert
+efficient-attention train --config configs/pretrain/books_bert.py --workdir runs/books_bert
 
 Data: 229 English books split by book, 33.0 M training tokens (224 books), 0.71 M held out (5 books). Differences from
 BERT: pre-norm layers, rotary positions, no dropout, a vocabulary of 8,192.

@@ -1,6 +1,6 @@
 """Compares mechanisms in small encoders, pretrained with MLM on 229 books in packed rows of 4,096 tokens.
 
-python train.py --config configs/pretrain/books_long.py:window --workdir runs/books_long_window
+efficient-attention train --config configs/pretrain/books_long.py:window --workdir runs/books_long_window
 
 The mechanism follows the colon: full (the baseline), window, bigbird, performer, reformer, full_shared. Everything else
 is equal: seed, data, rotary positions, 300 steps of one row. Held-out masked-LM loss (unigram model 6.396), one seed,

@@ -1,6 +1,6 @@
 """Longformer-base, pretrained with masked LM on packed rows of 4,096 tokens, with a window of 513 keys.
 
-python train.py --config configs/pretrain/longformer.py --workdir runs/longformer
+efficient-attention train --config configs/pretrain/longformer.py --workdir runs/longformer
 
 148,659,456 parameters with pooler and projections of global tokens (tests/models/test_encoder_sizes.py). This config
 leaves out these projections, because tasks mark tokens as global, but pretraining does not. Sizes, batch (64 rows),

@@ -1,6 +1,6 @@
 """A Performer encoder, pretrained with masked LM on packed rows of 8,192 tokens; FAVOR+ with 256 features.
 
-python train.py --config configs/pretrain/performer.py --workdir runs/performer
+efficient-attention train --config configs/pretrain/performer.py --workdir runs/performer
 
 Sizes are the "regular" ones of Choromanski et al. 2020 (arXiv 2009.14794, figure 3): 8 heads, 6 layers, feed-forward
 width 2,048, width 512. Clipping at 0.5, weight decay 0.1, rate 1e-3 and dropout 0.1 are from its appendix A.2. FAVOR+

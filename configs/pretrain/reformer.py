@@ -1,6 +1,6 @@
 """A Reformer encoder, pretrained with masked LM on packed rows of 8,192 tokens; local and LSH layers alternate.
 
-python train.py --config configs/pretrain/reformer.py --workdir runs/reformer
+efficient-attention train --config configs/pretrain/reformer.py --workdir runs/reformer
 
 Shared-QK heads of 64, width 512. Every second layer is LSH with chunks of 64 and 4 rounds; the others have a window of
 64. This follows the released configurations, whose sizes are for decoders (Kitaev et al. 2020, arXiv 2001.04451), but

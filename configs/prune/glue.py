@@ -1,6 +1,6 @@
-"""Fine-tunes on GLUE tasks while pruning the layers' weights; starts from a pretrained or a fine-tuned model.
+r"""Fine-tunes on GLUE tasks while pruning the layers' weights; starts from a pretrained or a fine-tuned model.
 
-    python train.py --config configs/prune/glue.py:sst2_movement_3 --workdir runs/pruned \
+    efficient-attention train --config configs/prune/glue.py:sst2_movement_3 --workdir runs/pruned \
       --config.train.start_from=checkpoints/minilm
 
 The argument is the task, the method and the percentage of weights that remain. Methods: `magnitude`, `movement` (arXiv

@@ -1,6 +1,6 @@
-"""Fine-tunes on SQuAD 1.1 while pruning the layers' weights (Sanh et al. 2020, arXiv 2005.07683).
+r"""Fine-tunes on SQuAD 1.1 while pruning the layers' weights (Sanh et al. 2020, arXiv 2005.07683).
 
-    python train.py --config configs/prune/squad.py:magnitude_50 --workdir runs/pruned_squad \
+    efficient-attention train --config configs/prune/squad.py:magnitude_50 --workdir runs/pruned_squad \
       --config.train.start_from=checkpoints/minilm
 
 The argument is the method and the percentage of weights that remain, as in glue.py; `dense` is the same run without

@@ -1,6 +1,6 @@
 """BART base and large, pretrained by infilling and sentence permutation (Lewis et al. 2019, arXiv 1910.13461).
 
-    python train.py --config configs/text_to_text/bart.py:base --workdir runs/bart_base
+    efficient-attention train --config configs/text_to_text/bart.py:base --workdir runs/bart_base
 
 139,420,416 and 406,291,456 parameters (tests/models/test_encoder_decoder_sizes.py). The recipe is section 5.1's for
 large: one mask per span over 30 % of the words, sentences in random order, 500,000 steps of 8,000 texts. The paper

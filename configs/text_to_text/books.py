@@ -1,7 +1,7 @@
 """A small T5 or BART for a laptop CPU, pretrained on 229 books by span corruption, or infilling and permutation.
 
-    python train.py --config configs/text_to_text/books.py:t5 --workdir runs/books_t5
-    python train.py --config configs/text_to_text/books.py:bart --workdir runs/books_bart
+    efficient-attention train --config configs/text_to_text/books.py:t5 --workdir runs/books_t5
+    efficient-attention train --config configs/text_to_text/books.py:bart --workdir runs/books_bart
 
 Data: 229 English books split by book. Both are small versions of the papers' models: 2 + 2 layers of width 128, a
 vocabulary of 8,000, and no dropout, because no token is seen twice. They are T5 1.0 (Raffel et al. 2019, arXiv

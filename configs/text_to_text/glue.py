@@ -1,7 +1,7 @@
-"""Fine-tunes on GLUE as text to text, from 'sst2 sentence: ...' to 'positive' (Raffel et al. 2019, arXiv 1910.10683).
+r"""Fine-tunes on GLUE as text to text, from 'sst2 sentence: ...' to 'positive' (Raffel et al. 2019, arXiv 1910.10683).
 
-    python train.py --config configs/text_to_text/glue.py:sst2 --workdir runs/sst2_text
-    python train.py --config configs/text_to_text/glue.py:sst2-pretrained --workdir runs/sst2_t5 \
+    efficient-attention train --config configs/text_to_text/glue.py:sst2 --workdir runs/sst2_text
+    efficient-attention train --config configs/text_to_text/glue.py:sst2-pretrained --workdir runs/sst2_t5 \
         --config.train.start_from=<checkpoint>
 
 Trains a small model from scratch. With -pretrained, it takes sizes, tokenizer, symbols and parameters of an

@@ -1,6 +1,6 @@
 """Trains a small Transformer on Multi30k, German to English, on raw text (Vaswani et al. 2017, arXiv 1706.03762).
 
-    python train.py --config=configs/text_to_text/multi30k.py:transformer --workdir=runs/multi30k
+    efficient-attention train --config=configs/text_to_text/multi30k.py:transformer --workdir=runs/multi30k
 
 Data: Elliott et al. 2016, arXiv 1605.00459, in `data/multi30k/raw/`: 29,000 training pairs, 1,014 held out.
 

@@ -1,8 +1,8 @@
-"""Trains translation of Multi30k in rows of eight joined sentences; the encoder has full attention or a window.
+r"""Trains translation of Multi30k in rows of eight joined sentences; the encoder has full attention or a window.
 
-    python train.py --config configs/text_to_text/multi30k_joined.py:full --workdir runs/joined_full \
+    efficient-attention train --config configs/text_to_text/multi30k_joined.py:full --workdir runs/joined_full \
         --config.train.start_from=runs/multi30k
-    python train.py --config configs/text_to_text/multi30k_joined.py:window --workdir runs/joined_window \
+    efficient-attention train --config configs/text_to_text/multi30k_joined.py:window --workdir runs/joined_window \
         --config.train.start_from=runs/multi30k
 
 Eight consecutive pairs are joined into one, some 140 tokens per side. Both runs continue from the run of `multi30k.py`,

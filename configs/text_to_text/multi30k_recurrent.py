@@ -1,6 +1,7 @@
-"""Trains recurrent encoder-decoders with and without attention on Multi30k, German to English, on raw text.
+r"""Trains recurrent encoder-decoders with and without attention on Multi30k, German to English, on raw text.
 
-    python train.py --config=configs/text_to_text/multi30k_recurrent.py:bahdanau --workdir=runs/multi30k_bahdanau
+    efficient-attention train --config=configs/text_to_text/multi30k_recurrent.py:bahdanau \
+      --workdir=runs/multi30k_bahdanau
 
 The model follows the colon, each with 256 units:
 - `bahdanau` (arXiv 1409.0473): GRUs, bidirectional encoder, additive scores, a maxout.

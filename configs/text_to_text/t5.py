@@ -1,7 +1,7 @@
 """T5 and T5 1.1 in all sizes, pretrained by span corruption of C4 (Raffel et al. 2019, arXiv 1910.10683).
 
-    python train.py --config configs/text_to_text/t5.py:small --workdir runs/t5_small
-    python train.py --config configs/text_to_text/t5.py:v1_1-base --workdir runs/t5_v1_1_base
+    efficient-attention train --config configs/text_to_text/t5.py:small --workdir runs/t5_small
+    efficient-attention train --config configs/text_to_text/t5.py:v1_1-base --workdir runs/t5_v1_1_base
 
 `small` has 60,506,624 parameters, `v1_1-small` 76,961,152; tests/models/test_encoder_decoder_sizes.py has all. The
 recipe is from sections 3.1.2 and 3.1.4 and the released code: 2^19 steps of 128 rows of 512 tokens, Adafactor with the

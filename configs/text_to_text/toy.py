@@ -1,7 +1,7 @@
 """Trains on toy text-to-text problems: copy, reverse, sort or add up digits; no download needed.
 
-    python train.py --config configs/text_to_text/toy.py:reverse --workdir runs/reverse
-    python train.py --config configs/text_to_text/toy.py:reverse-rotary --workdir runs/reverse_rotary
+    efficient-attention train --config configs/text_to_text/toy.py:reverse --workdir runs/reverse
+    efficient-attention train --config configs/text_to_text/toy.py:reverse-rotary --workdir runs/reverse_rotary
 
 The problem follows the colon. After a dash comes the encoding of positions: sinusoidal (the default), learned, t5 or
 rotary. Or a recurrent cell: tanh, gru, lstm, sru1 or sru2, in two layers, with a decoder that attends after each step.

@@ -1,6 +1,6 @@
 """Trains the original Transformer, base or big, on WMT 2014 English to German (Vaswani et al. 2017, arXiv 1706.03762).
 
-    python train.py --config configs/text_to_text/wmt14.py:base --workdir runs/wmt14_base
+    efficient-attention train --config configs/text_to_text/wmt14.py:base --workdir runs/wmt14_base
 
 Data: 4.5 million training pairs, newstest2013 held out, newstest2014 for the test, each in two parallel files under
 `data/wmt14/`, one sentence per line. Each file can be changed: --config.pairs.train=... The joint vocabulary of 37,000

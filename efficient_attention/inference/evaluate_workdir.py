@@ -43,7 +43,7 @@ def evaluate_workdir(
     exception: its text is cut into as many parts as the batch size, and each part begins with empty memory.
 
     Args:
-        workdir: a folder that train.py wrote.
+        workdir: a folder that `train` wrote.
         checkpoint: 'last', 'best' by the config's `checkpoint.best_metric`, a step's number, or 'average-5' for the
             mean of the last 5. After averaging, 'averaged_steps' lists the steps.
         batch_size: rows at a time, over all devices; None = the config's.

@@ -41,7 +41,7 @@ def restore(workdir: Path, *, wanted: Wanted | AverageChoice = None, config: Run
     """Returns a run's evaluation and the parameters of a checkpoint, on the devices of this machine.
 
     Args:
-        workdir: a folder that train.py wrote.
+        workdir: a folder that `train` wrote.
         wanted: a number of updates, the best step, or the mean of the last steps; None = the newest step.
         config: replaces the workdir's config; it may differ only in fields that do not change the parameters.
 
@@ -80,7 +80,7 @@ def restore_for_inference(
     No data files are read.
 
     Args:
-        workdir: a folder that train.py wrote.
+        workdir: a folder that `train` wrote.
         config: the run's config.
         checkpoint: 'last', 'best' by the config's `checkpoint.best_metric`, a step's number, or 'average-5' for the
             mean of the last 5; '' = the best if one is known, else the last.

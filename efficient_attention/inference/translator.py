@@ -197,7 +197,7 @@ def open_translator(
     """Returns a translator for a workdir, or for a Hugging Face folder with T5, BART, Marian or Pegasus.
 
     Args:
-        path: a folder that train.py wrote, or a Hugging Face folder.
+        path: a folder that `train` wrote, or a Hugging Face folder.
         checkpoint: a run's checkpoint: 'last', 'best' or a step's number; '' = the best if one is known, else the last.
         decoding: the search options, or a mapping with some fields of `DecodingOptions`. With a mapping, the files of a
             Hugging Face folder decide the other fields that they state.

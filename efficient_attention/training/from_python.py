@@ -57,7 +57,7 @@ def evaluate(
         ea.evaluate('runs/quickstart', checkpoint='best')
 
     Args:
-        workdir: a folder that `train` or train.py wrote.
+        workdir: a folder that `train` wrote.
         checkpoint: 'last', 'best', a step's number, or 'average-5' for the mean of the last 5.
         batch_size: rows at a time, over all devices; None = as in the config.
         protocol: fields of the config's `eval` group to change, such as `split` and `context`.

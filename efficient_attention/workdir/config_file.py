@@ -162,7 +162,7 @@ def check_config_not_foreign(workdir: Path) -> None:
     except ValueError as error:
         raise InputError(f'{path}: not JSON ({error}); {REWRITTEN}') from None
     if not (isinstance(values, dict) and 'task' in values):
-        fault = f'{path} is no config of a run that train.py wrote, and training would overwrite it'
+        fault = f'{path} is no config of a run that `train` wrote, and training would overwrite it'
         raise InputError(f'{fault}; name a new --workdir (train.start_from reads a checkpoint)')
 
 
@@ -187,7 +187,7 @@ def read_config(workdir: Path) -> RunConfig:
         raise InputError(f'{path}: not JSON ({error}); {REWRITTEN}') from None
     if isinstance(values, dict) and 'model_type' in values and 'task' not in values:
         kind = 'the folder of a small model' if values['model_type'] == SMALL else 'a Hugging Face folder'
-        raise InputError(f'{workdir} is {kind}, and no run that train.py wrote; {READERS}')
+        raise InputError(f'{workdir} is {kind}, and no run that `train` wrote; {READERS}')
     try:
         return from_dict(values, RunConfig)
     except InputError as error:

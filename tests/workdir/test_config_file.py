@@ -148,7 +148,7 @@ def test_no_field_of_parameters_or_examples_is_changeable():
         ('[]', r'config\.json: the config is \[\]; it must be a group of fields$'),
         (
             '{"model_type": "t5"}',
-            r'is a Hugging Face folder, and no run that train.py wrote; such .*`efficient-attention predict`',
+            r'is a Hugging Face folder, and no run that `train` wrote; such .*`efficient-attention predict`',
         ),
         (
             '{"model_type": "efficient_attention"}',
