@@ -278,9 +278,7 @@ def attend_lists(
     lists_by_key: TileLists,
 ) -> tuple[Array, Array]:
     """Returns the output [B, L, H, K] and the log-sum-exp [B, H, L] over the listed tiles; all arrays are padded."""
-    del lists_by_key
-    with stating_work(work_of('forward', options, tokens, q_BLHK, k_BMGK)):
-        return mosaic_forward.attend_queries(options, lists, tokens, q_BLHK, k_BMGK, v_BMGK)
+    return attend_lists_forward(options, q_BLHK, k_BMGK, v_BMGK, tokens, lists, lists_by_key)[0]
 
 
 def attend_lists_forward(
@@ -293,17 +291,19 @@ def attend_lists_forward(
     lists_by_key: TileLists,
 ) -> tuple[Any, Any]:
     """Returns the results of `attend_lists`, and the values saved for its backward pass."""
-    out, lse = attend_lists(options, q_BLHK, k_BMGK, v_BMGK, tokens, lists, lists_by_key)
-    return (out, lse), (q_BLHK, k_BMGK, v_BMGK, tokens, lists, lists_by_key, out, lse)
+    with stating_work(work_of('forward', options, tokens, q_BLHK, k_BMGK)):
+        out, lse2_BHL = mosaic_forward.attend_queries(options, lists, tokens, q_BLHK, k_BMGK, v_BMGK)
+    lse_BHL = jnp.where(lse2_BHL > MASKED / 2, lse2_BHL * (1.0 / LOG2E), MASKED)
+    return (out, lse_BHL), (q_BLHK, k_BMGK, v_BMGK, tokens, lists, lists_by_key, out, lse2_BHL)
 
 
 def attend_lists_backward(options: KernelOptions, saved: Any, cotangents: tuple[Array, Array]) -> tuple[Any, ...]:
     """Returns the gradients of queries, keys and values; tokens and lists have no gradient."""
-    q, k, v, tokens, lists, lists_by_key, out, lse_BHL = saved
+    q, k, v, tokens, lists, lists_by_key, out, lse2_BHL = saved
     dout, dlse_BHL = cotangents
     delta_BLH = (dout.astype(jnp.float32) * out.astype(jnp.float32)).sum(axis=-1)
     numbers = {
-        'lse': jnp.where(lse_BHL > MASKED / 2, lse_BHL * LOG2E, NO_KEYS),
+        'lse': jnp.where(lse2_BHL > MASKED / 2, lse2_BHL, NO_KEYS),
         'delta': delta_BLH.swapaxes(1, 2) - dlse_BHL.astype(jnp.float32),
     }
     arrays = q, dout.astype(q.dtype), k, v

@@ -66,7 +66,7 @@ def query_gradients(
             if options.dropout_rate:
                 kept = tiles.kept_pairs(options, tile, of_rows, keys_s)
                 dweights = jnp.where(kept, dweights * (1.0 / (1.0 - options.dropout_rate)), 0.0)
-            dlogits = weights * (dweights - tile.spread_rows(numbers['delta']))
+            dlogits = tiles.without_self(options, scores, weights * (dweights - tile.spread_rows(numbers['delta'])))
             return tiles.add_product(options, sums, dlogits, k_s), numbers
 
         def locate(number: tiles.Scalar) -> tuple[tiles.Scalar, tiles.Scalar]:
@@ -142,7 +142,7 @@ def key_gradients(
             else:
                 dv = tiles.add_product(options, dv, weights, dout_s)
                 dweights = tiles.multiply(v_s.at[warpgroup], dout_s.T)
-            dlogits = weights * (dweights - tile.spread_queries(numbers['delta']))
+            dlogits = tiles.without_self(options, scores, weights * (dweights - tile.spread_queries(numbers['delta'])))
             return tiles.add_product(options, dk, dlogits, q_s), dv
 
         def locate(number: tiles.Scalar) -> tuple[tiles.Scalar, tiles.Scalar]:

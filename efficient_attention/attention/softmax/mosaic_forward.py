@@ -19,8 +19,9 @@ from efficient_attention.attention.softmax.mosaic_tiles import KernelOptions, To
 def attend_queries(
     options: KernelOptions, lists: TileLists, tokens: Tokens, q_BLHK: Array, k_BMGK: Array, v_BMGK: Array
 ) -> tuple[Array, Array]:
-    """Returns the output [B, L, H, K] in the queries' type and the float32 log-sum-exp [B, H, L].
+    """Returns the output [B, L, H, K] in the queries' type, and the float32 log-sum-exp [B, H, L] in units of log 2.
 
+    In these units the weights that the backward kernels compute from it have no rounding of a conversion.
     L and M are whole tiles, and K is 64 or 128.
     """
     batch, length, heads, width = q_BLHK.shape
@@ -29,7 +30,7 @@ def attend_queries(
 
     def kernel(refs: Any, outs: Any, q_s: Any, lse_s: Any, arrived: Any) -> None:
         lists, queries, keys, q, k, v = refs
-        out, lse = outs
+        out, lse_out = outs
         program = tiles.read_program(lists)
         warpgroup, key_head = program.warpgroup, lax.div(program.head, jnp.int32(group))
         first = program.tile * rows + warpgroup * tiles.ROWS
@@ -45,11 +46,11 @@ def attend_queries(
             has_key = total > 0.0
             share = jnp.where(has_key, 1.0 / ((1.0 - options.dropout_rate) * total), 0.0)
             mine[...] = (sums * lax.broadcast_in_dim(share, sums.shape, [0])).astype(dtype)
-            logarithm = (highest + jnp.log2(jnp.where(has_key, total, 1.0))) * (1.0 / tiles.LOG2E)
-            lse_s.at[warpgroup][...] = jnp.where(has_key, logarithm, MASKED)
+            lse = highest + jnp.log2(jnp.where(has_key, total, 1.0))
+            lse_s.at[warpgroup][...] = jnp.where(has_key, lse, MASKED)
             plgpu.commit_smem()
             plgpu.copy_smem_to_gmem(mine, out.at[program.row, own, program.head])
-            plgpu.copy_smem_to_gmem(lse_s.at[warpgroup], lse.at[program.row, program.head, own])
+            plgpu.copy_smem_to_gmem(lse_s.at[warpgroup], lse_out.at[program.row, program.head, own])
             plgpu.wait_smem_to_gmem(0)
 
         def step(index: Any, k_s: Any, v_s: Any, keys_s: Any, carry: Any) -> Any:

@@ -50,6 +50,7 @@ class KernelOptions:
         sizes_by_key: tiles of the kernel for gradients of keys and values.
         visits: tiles that all programs of a batch row visit, with `sizes` and with `sizes_by_key`.
         is_interpreted: whether JAX emulates the kernels on a CPU.
+        self_score: the score of a position with itself, in units of log 2, which has no gradient; None = its product.
     """
 
     pattern: Pattern
@@ -61,6 +62,7 @@ class KernelOptions:
     sizes_by_key: TileSizes
     visits: tuple[int, int]
     is_interpreted: bool
+    self_score: float | None = None
 
 
 class Tokens(NamedTuple):
@@ -168,6 +170,9 @@ def mask_scores(
 ) -> Array:
     """Returns the masked scores of a tile, given the numbers of its queries and keys, and its words."""
     allowed = None
+    if options.self_score is not None:
+        is_self = tile.spread_queries(queries['positions']) == tile.spread_keys(keys['positions'])
+        scores = jnp.where(is_self, jnp.float32(options.self_score), scores)
     if 'segments' in keys:
         allowed = tile.spread_queries(queries['segments']) == tile.spread_keys(keys['segments'])
     if 'positions' in keys:
@@ -195,6 +200,11 @@ def known_pairs(options: KernelOptions, tile: Tile, words: list[Array]) -> dict[
         spread = lax.broadcast_in_dim(column_bits, (ROWS, tile.columns), [1])
         masks[pattern] = (tile.spread_rows(row_bits) & spread) != 0
     return masks
+
+
+def without_self(options: KernelOptions, scores: Registers, dlogits: Registers) -> Registers:
+    """Returns the gradients of logits, with 0 for the constant score of a position with itself."""
+    return dlogits if options.self_score is None else jnp.where(scores == options.self_score, 0.0, dlogits)
 
 
 def with_known_pairs(pattern: Pattern, known: dict[Pattern, Array]) -> Pattern:

@@ -32,6 +32,7 @@ from efficient_attention.models.sharding import make_mesh
 from efficient_attention.planning.topology import make_topology_devices, parse_topology
 from tests.attention.abstract_gpu import on_abstract_gpu
 from tests.attention.cells import quick, results_of
+from tests.attention.emulation import emulating_kernels
 from tests.attention.requests import make_request
 from tests.tolerances import assert_close
 
@@ -42,12 +43,9 @@ H200 = 'NVIDIA H200'
 
 @pytest.fixture
 def emulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Makes JAX emulate the kernels during a test."""
-    params = pytest.importorskip('jax._src.pallas.mosaic_gpu.interpret.params')
-    if jax.__version_info__ < (0, 11):
-        pytest.skip('JAX 0.10 emulates no pipeline of a Mosaic GPU kernel')
+    """Makes the backend run on emulated kernels during a test."""
     monkeypatch.setitem(BACKENDS, 'mosaic', lambda request: attend_tiles(request, is_interpreted=True))
-    with on_abstract_gpu(), params.force_gpu_interpret_mode(params.InterpretGPUParams()):
+    with emulating_kernels():
         yield
 
 
