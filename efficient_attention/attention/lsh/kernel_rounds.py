@@ -16,6 +16,10 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Shaped
 
+from efficient_attention.attention.block_sparse import listed_attention as kernels
+from efficient_attention.attention.block_sparse.lists import BLOCKS, choose_lists, make_lists
+from efficient_attention.attention.block_sparse.tiles import LOG2E, KernelOptions, Tokens
+from efficient_attention.attention.block_sparse.work import count_visits
 from efficient_attention.attention.device_mesh import device_mesh
 from efficient_attention.attention.dropout import hash_in_index, row_seeds, spread_index
 from efficient_attention.attention.lsh.definition import SELF_LOGIT, unit_keys
@@ -26,10 +30,6 @@ from efficient_attention.attention.partial_softmax import merge_partial_softmax
 from efficient_attention.attention.patterns import ListedTiles, Pattern, PositionRanges, SomeAndAll
 from efficient_attention.attention.patterns.listed_tiles import MOST_TILES
 from efficient_attention.attention.request import QueryKeyPair, Request
-from efficient_attention.attention.softmax import mosaic
-from efficient_attention.attention.softmax.mosaic_lists import BLOCKS, choose_lists, make_lists
-from efficient_attention.attention.softmax.mosaic_tiles import LOG2E, KernelOptions, Tokens
-from efficient_attention.attention.softmax.mosaic_work import count_visits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +54,7 @@ class SortedPositions(Pattern):
 
 def check_supported(request: Request, layout: LSHLayout) -> None:
     """Raises a NotImplementedError that names what the request needs and the kernels or this machine lack."""
-    mosaic.check_supported(request)
-    lacks = {
+    lacks = kernels.lacks_of_kernels(request) | {
         'support for a pair counted once': layout.deduplicate and layout.rounds > 1,
         'rounds computed one after another': layout.sequential,
         f'chunks of {layout.size} positions': layout.chunk_count > 1 and layout.size % BLOCKS[-1] != 0,
@@ -78,13 +77,13 @@ def attend_rounds(
     rows = batch * heads * layout.rounds
     slots = layout.size * layout.chunk_count
     q, k, v = (
-        mosaic.pad_vectors(sort_vectors(x, rounds.order_BHTs, rounds.slots_BHTL).reshape(rows, slots, 1, width))
+        kernels.pad_vectors(sort_vectors(x, rounds.order_BHTs, rounds.slots_BHTL).reshape(rows, slots, 1, width))
         for x in (q_BHLK, k_BHLK, v_BHLK)
     )
     tokens = make_tokens(request, rounds)
     numbers = np.arange(slots, dtype=np.int32).tobytes()
     pattern = chunk_pattern(layout) & SortedPositions(layout.causal)
-    sizes = mosaic.SIZES, mosaic.SIZES_BY_KEY
+    sizes = kernels.SIZES, kernels.SIZES_BY_KEY
     lists = [make_lists(((pattern,),), (numbers, numbers), 1, size, 1) for size in sizes]
     options = KernelOptions(
         pattern=pattern,
@@ -100,7 +99,7 @@ def attend_rounds(
     )
     runs = None if rounds.runs_BHTs is None else QueryKeyPair(tokens.segments_bL, tokens.segments_bM)
     chosen = [choose_lists(one, None, runs, size) for one, size in zip(lists, sizes, strict=True)]
-    out, lse = mosaic.attend_lists(options, q, k, v, tokens, *chosen)
+    out, lse = kernels.attend_lists(options, q, k, v, tokens, *chosen)
     shape_BHTs = rounds.order_BHTs.shape
     out_BHTsK = out[:, :slots, 0, :width].reshape(*shape_BHTs, width)
     lse_BHTs = lse[:, 0, :slots].reshape(shape_BHTs)
@@ -123,7 +122,7 @@ def make_tokens(request: Request, rounds: HashRounds) -> Tokens:
     shape_BHTs, rows = places_BHTs.shape, int(np.prod(places_BHTs.shape[:3]))
     places = places_BHTs.reshape(rows, -1)
     runs = None if rounds.runs_BHTs is None else rounds.runs_BHTs.reshape(rows, -1).astype(jnp.int32)
-    if runs is None and shape_BHTs[-1] % mosaic.COMPUTED:
+    if runs is None and shape_BHTs[-1] % kernels.COMPUTED:
         runs = jnp.zeros_like(places)
     segments: tuple[Array | None, Array | None] = (None, None)
     if runs is not None:
@@ -135,7 +134,7 @@ def make_tokens(request: Request, rounds: HashRounds) -> Tokens:
         bits_BHTs = hash_in_index(seeds_BH[:, :, None, None], places_BHTs)
         bits = bits_BHTs.reshape(rows, 1, -1), spread_index(places)
     arrays = ((places, 0), (places, 0), (segments[0], -1), (segments[1], 0), (bits[0], 0), (bits[1], 0))
-    return Tokens(*(None if x is None else mosaic.pad_to_tiles(x, x.ndim - 1, fill) for x, fill in arrays))
+    return Tokens(*(None if x is None else kernels.pad_to_tiles(x, x.ndim - 1, fill) for x, fill in arrays))
 
 
 @jax.custom_vjp

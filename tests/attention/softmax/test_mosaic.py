@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.attend import attend
+from efficient_attention.attention.block_sparse.tiles import KernelOptions, Tokens
 from efficient_attention.attention.choice_log import log_choice
 from efficient_attention.attention.dense_attention import MASKED, masked_softmax
 from efficient_attention.attention.device_mesh import ACTIVATIONS, partition, shard_activations, using_mesh
@@ -26,7 +27,6 @@ from efficient_attention.attention.request import with_padding_zeroed
 from efficient_attention.attention.softmax import mosaic
 from efficient_attention.attention.softmax.backend_choice import BACKENDS
 from efficient_attention.attention.softmax.mosaic import attend_tiles, check_supported, compute_attention
-from efficient_attention.attention.softmax.mosaic_tiles import KernelOptions, Tokens
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.models.sharding import make_mesh
 from efficient_attention.planning.topology import make_topology_devices, parse_topology

@@ -1,4 +1,4 @@
-"""The forward kernel of the backend `mosaic`: softmax attention of a tile of queries over the tiles of keys that it
+"""The forward kernel of block-sparse attention: softmax attention of a tile of queries over the tiles of keys that it
 visits, with a running maximum and sum (FlashAttention: Dao et al. 2022, arXiv 2205.14135, algorithm 1).
 """
 
@@ -10,10 +10,10 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from efficient_attention.attention.block_sparse import tiles
+from efficient_attention.attention.block_sparse.lists import TileLists
+from efficient_attention.attention.block_sparse.tiles import KernelOptions, Tokens
 from efficient_attention.attention.dense_attention import MASKED
-from efficient_attention.attention.softmax import mosaic_tiles as tiles
-from efficient_attention.attention.softmax.mosaic_lists import TileLists
-from efficient_attention.attention.softmax.mosaic_tiles import KernelOptions, Tokens
 
 
 def attend_queries(
