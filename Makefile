@@ -15,7 +15,10 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 .NOTPARALLEL:
 # Compiled modules of the package and of the tests save time in every later process.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help quickstart test test-fast test-all lint format docs lock peers plan beam tfds linkcheck clean install-run install-test \
+# files whose tests compile for devices that this machine lacks
+PLAN_TESTS = tests/planning tests/attention/softmax/test_cudnn.py tests/attention/softmax/test_mosaic.py tests/attention/softmax/test_splash.py \
+  tests/scripts/benchmarks/test_planned_attention.py
+.PHONY: help quickstart test test-fast test-all test-plan lint format docs lock peers plan beam tfds linkcheck clean install-run install-test \
   install-docs
 
 install = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-input
@@ -119,6 +122,10 @@ peers: .venv-peers/.peers  ## environment with PyTorch and transformers, for scr
 	@$(call install,.venv-peers) "$$(grep '^torch==' $<)" && $(call install,.venv-peers) -r $< || \
 	  { echo 'error: pip could not install what $< names (see above); its comment says where torch may come from' >&2; exit 1; }
 	@touch $@
+
+# Slow tests compile whole steps for GPUs and TPUs, one after another, because each takes some GB.
+test-plan: .venv-plan/.plan  ## the tests that need the compilers for TPUs and NVIDIA GPUs
+	@.venv-plan/bin/python -m pytest -n 0 -m 'not gpu and not tpu and not real' $(PLAN_TESTS) $(PYTEST_ARGUMENTS)
 
 plan: .venv-plan/.plan  ## environment with the compilers for TPUs and NVIDIA GPUs, for scripts/plan.py (6 GB)
 .venv-plan/.plan: requirements/plan.txt

@@ -5,7 +5,7 @@
     python scripts/measure_gpu.py --dry_run --output runs/dry   # tiny sizes, also on a CPU
     python scripts/measure_gpu.py --commit 0123abcd             # for a copy of the repository without git
 
-The benchmark has five parts, which run in this order:
+The benchmark has five parts. A call measures the first cases of each part, then the others, in this order:
 
 `numerics`: errors of every backend of softmax attention against float64, forward and gradients.
 `attention`: the backends `cudnn`, `mosaic` and `blocked` against attention of JAX and PyTorch, at 4k, 16k and 64k
@@ -16,8 +16,8 @@ positions.
 
 Each part has one JSON file in the folder `--output`, which is rewritten after every case. If a case fails, the file
 contains the reason. No case starts after `--minutes`. The next call with the same output runs only the missing cases.
-It refuses the files of another commit or device. The script needs only this repository, jax and flax, no environment of
-the project. Without git, it also needs `--commit`. The script measures PyTorch if it is installed.
+It refuses the files of other code or another device. The script needs only this repository, jax and flax, no
+environment of the project. Without git, it also needs `--commit`. The script measures PyTorch if it is installed.
 
 To publish the results, copy the files to docs/results/data/gpu/, run scripts/make_results.py and commit the files and
 the page.
@@ -63,23 +63,25 @@ def main() -> None:
     from scripts.benchmarks.gpu.cases import (
         DRY,
         FULL,
+        code_digest,
         current_commit,
         describe_machine,
         make_head,
-        read_report,
-        run_part,
+        run_parts,
     )
 
     settings = DRY if options.dry_run else FULL
     commit, machine = options.commit or current_commit(ROOT), describe_machine()
     print(f'{machine["count"]} {machine["device"]}, jax {machine["jax"]}, commit {commit}', flush=True)
-    heads = {part: make_head(part, machine, commit, settings) for part in options.parts}
-    for part, head in heads.items():
-        read_report(options.output / f'{part}.json', head)  # This refuses files of another commit before any case runs.
-    left = 0
-    for part, head in heads.items():
-        cases = importlib.import_module(f'scripts.benchmarks.gpu.{part}').list_cases(settings)
-        left += run_part(options.output / f'{part}.json', head, cases, start + 60.0 * options.minutes)
+    code = code_digest(ROOT)
+    parts = {
+        options.output / f'{part}.json': (
+            make_head(part, machine, commit, code, settings),
+            importlib.import_module(f'scripts.benchmarks.gpu.{part}').list_cases(settings),
+        )
+        for part in options.parts
+    }
+    left = run_parts(parts, start + 60.0 * options.minutes)
     print(f'{left} cases are left for the next call' if left else 'all cases are measured', flush=True)
 
 

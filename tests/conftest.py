@@ -11,6 +11,7 @@ import os
 import platform
 import resource
 import shutil
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,8 +36,10 @@ import jax  # noqa: E402  the variables above count only before JAX starts
 import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 
+from efficient_attention.data.sources.stdlib_documents import stdlib_files  # noqa: E402
 from efficient_attention.processes import signal_thread  # noqa: E402
 from tests.one_device import see_devices, see_one_device  # noqa: E402
+from tests.quick_lower import share_contexts  # noqa: E402
 from tests.quick_trace import shorten  # noqa: E402
 
 signal_thread.catch_stop_signals = lambda **_: (
@@ -59,12 +62,15 @@ MOST_MAPPINGS = 20_000
 ON_ONE_DEVICE = ('distillation', 'experiments', 'inference', 'interop', 'programs', 'scripts', 'tasks', 'training')
 # The only file whose runs make samples at evaluations, because each run would compile another program.
 WITH_SAMPLES = 'test_run_samples.py'
+# The part of the standard library that the text source `stdlib` reads here; to read all takes seconds in each process.
+STDLIB = ('pydoc_data', 'email', 'json', 'logging', 'unittest')
 LIGHT = ('attention', 'config', 'data', 'models', 'modules', 'objectives', 'recurrence')  # These folders never train.
 SEARCHES = (10_000, 10, 10)  # thresholds of Python's garbage collector, which by default starts after 700 new objects
 left_bytes = 0  # memory of this process after programs were last dropped
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 shorten()
+share_contexts()
 # The hook must precede the package's import: it checks the shapes in the signatures of attention/ at every call.
 jaxtyping.install_import_hook('efficient_attention.attention', 'beartype.beartype')
 
@@ -157,6 +163,16 @@ def runs_without_samples(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if request.path.name != WITH_SAMPLES and request.path.relative_to(Path(__file__).parent).parts[0] not in LIGHT:
             patch.setattr('efficient_attention.training.loop.make_sampler', lambda *_: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope='session')
+def small_stdlib() -> Iterator[None]:
+    """Makes the text source `stdlib` of this process read only the folders `STDLIB`."""
+    root = Path(sysconfig.get_path('stdlib'))
+    files = tuple(path for path in stdlib_files() if path.relative_to(root).parts[0] in STDLIB)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr('efficient_attention.data.sources.text_source.stdlib_files', lambda: files)
         yield
 
 

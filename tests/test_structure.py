@@ -301,7 +301,8 @@ def test_the_files_that_start_first_exist():
 def test_the_files_of_the_second_python_exist():
     script = (ROOT / '.ci' / 'run').read_text(encoding='utf-8')
     core = re.findall(r'^CORE\+?=\((.*)\)$', script, re.MULTILINE)
-    listed = subprocess.run(['bash', '-c', f'echo {" ".join(core)}'], capture_output=True, text=True, check=True)
+    command = ['bash', '-c', f'echo {" ".join(core)}']
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert core and not [name for name in listed.stdout.split() if not (ROOT / name).exists()]
 
 
@@ -310,6 +311,16 @@ def test_make_test_fast_names_every_file_with_fast_tests():
     marked = {path for path in (ROOT / 'tests').rglob('*.py') if re.search(r'\bmark\.fast\b', path.read_text('utf-8'))}
     named = {path for path in marked if path.match('test_*.py') and f'pytest.{"mark"}.fast' in path.read_text('utf-8')}
     assert marked and named == marked
+
+
+def test_the_tests_that_need_compilers_of_absent_devices_run_in_make_test_plan():
+    wanted = re.compile(r"find_spec\('(libtpu|jax_cuda13_plugin)'\)|needs \{package\}: make plan")
+    files = [path for path in (ROOT / 'tests').rglob('test_*.py') if wanted.search(path.read_text(encoding='utf-8'))]
+    makefile = (ROOT / 'Makefile').read_text(encoding='utf-8').replace('\\\n', ' ')
+    (named,) = re.findall(r'^PLAN_TESTS = (.*)$', makefile, re.MULTILINE)
+    folders = [ROOT / name for name in named.split()]
+    assert len(files) > 3 and all(folder.exists() for folder in folders)
+    assert not [path for path in files if not any(path.is_relative_to(folder) for folder in folders)]
 
 
 def test_nothing_runs_code_out_of_a_file():

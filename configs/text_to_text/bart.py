@@ -35,6 +35,7 @@ def get_config(size: str = 'base') -> ConfigDict:
     set_fields(config.model, bart_fields(size) | {'norm': 'post'})
     config.model.dtype = 'bfloat16'
     config.model.remat = 'full'
+    config.model.loss_chunk = 128  # positions
 
     recipe = {'learning_rate': SIZES[size], 'schedule': 'linear', 'warmup_steps': 30_000 if size == 'large' else 24_000}
     adam = {'beta2': 0.98, 'eps': 1e-6, 'weight_decay': 0.01, 'bias_correction': True}

@@ -42,6 +42,7 @@ def get_config(size: str = 'small') -> ConfigDict:
     set_fields(config.model, t5_v1_1_fields(name) | dict.fromkeys(RATES, 0.0) if version else t5_fields(name))
     config.model.dtype = 'bfloat16'
     config.model.remat = 'full'
+    config.model.loss_chunk = 57  # positions, half of a target
 
     rule = {'name': 'adafactor', 'learning_rate': 1e-2, 'warmup_steps': 10_000, 'schedule': 'rsqrt'}
     set_fields(config.optimizer, rule | {'weight_decay': 0.0})

@@ -1,4 +1,4 @@
-"""Notes which backend 'auto' chose for each attention call while a program is traced, and which layers made the call.
+"""Notes which backend computes each attention call while a program is traced, and which layers made the call.
 
 A run prints these choices on one line (training/attention_line.py). Outside `recorded_choices`, each new choice is
 logged.
@@ -35,13 +35,13 @@ class Refusal(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A choice of 'auto' for one attention call.
+    """The backend of one attention call: named by the caller, or chosen by 'auto'.
 
     Args:
         caller: the part of the model that made the call.
         pattern: the pattern as text.
         backend: the chosen backend.
-        refusals: the reasons of the backends that 'auto' tried before, by backend.
+        refusals: the reasons of the backends that 'auto' tried before, by backend; empty for a named backend.
     """
 
     caller: Caller
@@ -82,7 +82,7 @@ def recorded_choices() -> Iterator[list[Choice]]:
 
 
 def note_choice(backend: str, pattern: str, refusals: dict[str, Refusal], mechanism: str = 'Softmax over') -> None:
-    """Notes which backend 'auto' chose for a pattern, and why it did not take the backends before it.
+    """Notes which backend computes a pattern, and why 'auto' did not take the backends before it.
 
     `mechanism` precedes the pattern in the log.
     """
@@ -94,7 +94,7 @@ def note_choice(backend: str, pattern: str, refusals: dict[str, Refusal], mechan
 
 @functools.cache
 def log_choice(backend: str, call: str, lacks: str) -> None:
-    """Logs once for each kind of call which backend 'auto' chose, and what the backends before it lack.
+    """Logs once for each kind of call which backend computes it, and what the backends before it lack.
 
     A choice that was recorded first is never logged.
     """

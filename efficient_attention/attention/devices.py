@@ -104,6 +104,9 @@ class DeviceTuning:
         cores: number of cores for which dense softmax sizes its steps; 0 = all that this process may use.
         has_cudnn: whether the backend `cudnn` can run.
         splash_tile: number of positions of a tile of the backend `splash`, a multiple of 128; 0 = it cannot run.
+        mosaic_tile: number of positions of a tile that a program of the backend `mosaic` visits, 64 or 128. All its
+            kernels compile for sm_90a with both; only with 64 does none of them spill registers.
+        mosaic_stages: number of visited tiles of `mosaic` that are in shared memory at once, from 2 to 4.
         lsh_step_bytes: size of a step of LSH attention.
         feature_key_block: positions whose features are computed at once if all queries read all keys; 0 = all of them.
             On a CPU, as many as fit in its cache.
@@ -128,6 +131,8 @@ class DeviceTuning:
     cores: int
     has_cudnn: bool
     splash_tile: int
+    mosaic_tile: int
+    mosaic_stages: int
     lsh_step_bytes: int
     feature_key_block: int
     feature_prefix_sums: bool
@@ -151,6 +156,8 @@ CPU = DeviceTuning(
     cores=0,
     has_cudnn=False,
     splash_tile=0,
+    mosaic_tile=64,
+    mosaic_stages=2,
     lsh_step_bytes=MIB,
     feature_key_block=256,
     feature_prefix_sums=False,
@@ -166,6 +173,8 @@ ACCELERATOR = DeviceTuning(
     cores=0,
     has_cudnn=False,
     splash_tile=0,
+    mosaic_tile=64,
+    mosaic_stages=2,
     lsh_step_bytes=128 * MIB,
     feature_key_block=0,
     feature_prefix_sums=True,

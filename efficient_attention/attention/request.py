@@ -60,17 +60,27 @@ def segments_of_batch(batch: Mapping[str, Any], side: str = '') -> Any:
     Raises:
         ValueError: both are NumPy arrays, and the lengths contradict the segments.
     """
-    segments_BL, lengths_B = batch.get(f'{side}segments'), batch.get(f'{side}lengths')
+    lengths_B = batch.get(f'{side}lengths')
     if lengths_B is None:
         return batch[f'{side}segments']
-    if isinstance(segments_BL, np.ndarray) and isinstance(lengths_B, np.ndarray):
-        is_token_BL = np.arange(segments_BL.shape[1])[None] < lengths_B[:, None]
-        for row in np.flatnonzero((segments_BL != is_token_BL).any(axis=1)):
-            raise ValueError(
-                f'{side}lengths of row {row} is {lengths_B[row]}, but {side}segments of this row is not '
-                f'{lengths_B[row]} times 1 and then 0'
-            )
+    check_lengths(batch, side)
     return Lengths(lengths_B)
+
+
+def check_lengths(batch: Mapping[str, Any], side: str = '') -> None:
+    """Raises ValueError if the lengths of a batch contradict its segments; only NumPy arrays are compared.
+
+    `side` precedes the names of the arrays, such as 'source_'. Their shapes are [..., L] and [...].
+    """
+    segments, lengths = batch.get(f'{side}segments'), batch.get(f'{side}lengths')
+    if not (isinstance(segments, np.ndarray) and isinstance(lengths, np.ndarray)):
+        return
+    is_token = np.arange(segments.shape[-1]) < lengths[..., None]
+    for row in map(tuple, np.argwhere((segments != is_token).any(axis=-1))):
+        raise ValueError(
+            f'{side}lengths of row {", ".join(map(str, row))} is {lengths[row]}, but {side}segments of this row is not '
+            f'{lengths[row]} times 1 and then 0'
+        )
 
 
 class QueryKeyPair(NamedTuple):

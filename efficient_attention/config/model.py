@@ -138,7 +138,8 @@ class ModelConfig(LayerConfig):
     # mechanisms of the decoder's self-attention, which must be causal
     decoder_attention: str = field_read_by_tasks('text_to_text', default='causal', marks=(EXPORTED,))
     # what the backward pass recomputes in a layer: 'none' | 'dots' (all except matrix products) | 'full' (everything)
-    # 'auto' = the first of these whose training step fits the device's memory; 'none' if that memory is not known
+    # 'auto' = the first of these whose training step fits the device's memory, on a CPU; 'dots' or else 'full' on an
+    # accelerator, where 'none' is slower than 'dots'; the first one if the memory is not known
     remat: str = field_with_marks(CHANGEABLE, EXPORTED, default='none')
     # M, the length of a decoder's memory: the number of earlier tokens that a text segment attends to
     # For the tokens in the memory, the inputs of all layers are stored.

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.dense_attention import MASKED
+from efficient_attention.attention.request import AnySegments, segments_and_lengths
 from efficient_attention.errors import InputError
 from efficient_attention.inference.next_token_scores import (
     choose_next_tokens,
@@ -104,7 +105,7 @@ def make_cached_decoder(decoder: Decoder, prompt: int, search: SearchSettings) -
 
 
 def read_prompts(
-    cached: CachedDecoder, tokens_BL: Array, segments_BL: Array, other: EncodedSource | None = None
+    cached: CachedDecoder, tokens_BL: Array, segments_BL: AnySegments, other: EncodedSource | None = None
 ) -> PromptState:
     """Returns the start of a search: the decoder state after all prompt tokens except each row's last one, and these
     last tokens.
@@ -112,16 +113,17 @@ def read_prompts(
     Args:
         cached: the decoder from `make_cached_decoder`.
         tokens_BL: at least one token per row: a text, or the start symbol of an encoder-decoder.
-        segments_BL: 1 for tokens, 0 after the end of shorter prompts.
+        segments_BL: 1 for tokens, 0 after the end of shorter prompts; an array or the prompts' `Lengths`.
         other: the sequence that cross-attention reads.
     """
+    array_BL, _ = segments_and_lengths(segments_BL, tokens_BL.shape[1])
     state = cached.init_state(len(tokens_BL), other=other)
     piece = min(PIECE, tokens_BL.shape[1])
     length = tokens_BL.shape[1]
-    places_BP = jnp.arange(length)[None] - (length - segments_BL.sum(axis=1, keepdims=True))
+    places_BP = jnp.arange(length)[None] - (length - array_BL.sum(axis=1, keepdims=True))
     before_BP = jnp.take_along_axis(tokens_BL, jnp.maximum(places_BP, 0), axis=1)
     before_BP = jnp.where(places_BP >= 0, before_BP, -1)
-    return PromptState(*read_prompt_but_last(cached, state, tokens_BL, segments_BL, piece), before_BP)
+    return PromptState(*read_prompt_but_last(cached, state, tokens_BL, array_BL, piece), before_BP)
 
 
 def find_best_texts(

@@ -13,6 +13,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from efficient_attention.attention.device_mesh import using_mesh
+from efficient_attention.attention.request import check_lengths
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
@@ -107,8 +108,10 @@ class Evaluation:
         return jax.tree_util.tree_map_with_path(empty, shapes)
 
     def put_batch_on_devices(self, batch: HostBatch) -> Batch:
-        """Returns the global batch on the devices, built from each process's rows; raises InputError if a token id is
-        outside the vocabulary.
+        """Returns the global batch on the devices, built from each process's rows.
+
+        Raises:
+            InputError: a token id is outside the vocabulary, or a length contradicts the segments of its row.
         """
         rows = self.task_batch(batch)
         return rows if self.joined is None else self.joined.add(rows)
@@ -118,6 +121,11 @@ class Evaluation:
         objective adds.
         """
         check_ids(batch, self.model)
+        for side in ('', 'source_'):
+            try:
+                check_lengths(batch, side)
+            except ValueError as error:
+                raise InputError(f'a batch contradicts itself: {error}') from None
         return to_devices(batch, self.mesh)
 
 

@@ -11,6 +11,7 @@ from flax import nnx
 from jax import Array
 from tokenizers import Tokenizer
 
+from efficient_attention.attention.request import Lengths
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.plain_text_tokenizer import make_plain_text_tokenizer
 from efficient_attention.data.tokenizers.vocabulary import readable_token, vocabulary_of
@@ -130,18 +131,20 @@ class MaskFiller:
         """
         length, count = max(len(ids) for ids, _ in rows), max(len(places) for _, places in rows)
         tokens_BL = np.full((len(rows), length), self.vocabulary.pad, np.int32)
-        segments_BL = np.zeros((len(rows), length), np.int32)
-        places_BP = np.zeros((len(rows), count), np.int32)
+        lengths_B, places_BP = np.zeros(len(rows), np.int32), np.zeros((len(rows), count), np.int32)
         for number, (ids, places) in enumerate(rows):
-            tokens_BL[number, : len(ids)], segments_BL[number, : len(ids)] = ids, 1
+            tokens_BL[number, : len(ids)], lengths_B[number] = ids, len(ids)
             places_BP[number, : len(places)] = places
-        logits_BPV = np.asarray(self.masked_logits(self.params, tokens_BL, segments_BL, places_BP))
+        logits_BPV = np.asarray(self.masked_logits(self.params, tokens_BL, lengths_B, places_BP))
         return [logits_PV[: len(places)] for logits_PV, (_, places) in zip(logits_BPV, rows, strict=True)]
 
 
 def masked_logits(
-    graph: nnx.GraphDef, params: nnx.State, tokens_BL: Array, segments_BL: Array, places_BP: Array
+    graph: nnx.GraphDef, params: nnx.State, tokens_BL: Array, lengths_B: Array, places_BP: Array
 ) -> Array:
-    """Returns float32 logits [B, P, V] of a masked language model at the P given positions of each row."""
+    """Returns float32 logits [B, P, V] of a masked language model at the P given positions of each row.
+
+    `lengths_B` is the number of tokens of each row, before its padding.
+    """
     model = nnx.merge(graph, params)
-    return model.masked_logits(model.encoder(tokens_BL, segments_BL), places_BP)
+    return model.masked_logits(model.encoder(tokens_BL, Lengths(lengths_B)), places_BP)

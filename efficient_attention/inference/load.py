@@ -60,6 +60,8 @@ class LoadedTokenizer:
     def encode_batch(self, texts: Sequence[str]) -> tuple[Array, Array]:
         """Returns the token ids and segments of texts, int32 [B, L] each; segments are 1 for tokens, 0 for padding.
 
+        Models accept `Lengths(segments.sum(axis=1))` in place of the segments, which more attention backends support.
+
         Raises:
             InputError: there are no texts, an entry is no text, or a text has more tokens than the model has positions.
         """

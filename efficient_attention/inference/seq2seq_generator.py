@@ -19,6 +19,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.devices import device_kind
+from efficient_attention.attention.request import Lengths
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.value_checks import check_in_interval
 from efficient_attention.errors import InputError, require
@@ -104,12 +105,12 @@ class SourceBatch(NamedTuple):
 
 
 class PaddedSources(NamedTuple):
-    """A batch of padded sources: token ids, segments (1 = token, 0 = padding), and the prompt ids that begin every
+    """A batch of padded sources: token ids, the number of tokens in each row, and the prompt ids that begin every
     target.
     """
 
     tokens_BM: Array
-    segments_BM: Array
+    lengths_B: Array
     prompt_P: Array
 
 
@@ -273,7 +274,7 @@ class Seq2SeqGenerator:
         self, sources: PaddedSources, count: int, draws: SamplingSeeds, alignments: bool
     ) -> list[list[GeneratedTarget]]:
         """Returns the best targets for the first `count` sources of a padded batch; the other rows are padding."""
-        lengths = np.asarray(sources.segments_BM).sum(axis=1)
+        lengths = np.asarray(sources.lengths_B)
         most = [self.batching.max_target_tokens(int(length), self.search) for length in lengths[:count]]
         most_B = np.pad(np.asarray(most, np.int32), (0, len(lengths) - count))
         longest = self.batching.max_target_tokens(sources.tokens_BM.shape[1], self.search)
@@ -288,10 +289,10 @@ class Seq2SeqGenerator:
 
     def pad_sources(self, rows: list[np.ndarray], length: int, size: int) -> PaddedSources:
         """Returns the sources padded to `size` rows of this length; additional rows are padding."""
-        tokens_BM, segments_BM = np.zeros((2, size, length), np.int32)
+        tokens_BM, lengths_B = np.zeros((size, length), np.int32), np.zeros(size, np.int32)
         for row, ids in enumerate(rows):
-            tokens_BM[row, : len(ids)], segments_BM[row, : len(ids)] = ids, 1
-        return PaddedSources(jnp.asarray(tokens_BM), jnp.asarray(segments_BM), jnp.asarray(self.prompt_P))
+            tokens_BM[row, : len(ids)], lengths_B[row] = ids, len(ids)
+        return PaddedSources(jnp.asarray(tokens_BM), jnp.asarray(lengths_B), jnp.asarray(self.prompt_P))
 
     def targets_of_row(
         self, found: Hypotheses, row: int, length: int, weights_BnTM: np.ndarray | None
@@ -316,7 +317,7 @@ def search_targets(
     """Returns the best targets that the search finds for each source of a padded batch."""
     model: EncoderDecoder = nnx.merge(graph, params)
     cached = make_cached_decoder(model.decoder, len(sources.prompt_P), search)
-    other = model.encode(sources.tokens_BM, sources.segments_BM)
+    other = model.encode(sources.tokens_BM, Lengths(sources.lengths_B))
     prompt_BP = jnp.broadcast_to(sources.prompt_P, (len(sources.tokens_BM), len(sources.prompt_P)))
     begun = read_prompts(cached, prompt_BP, jnp.ones_like(prompt_BP), other)
     return find_best_texts(cached, begun, search, limits)[0]
@@ -328,7 +329,7 @@ def target_alignment_weights(graph: nnx.GraphDef, params: Any, sources: PaddedSo
     over heads.
     """
     model: EncoderDecoder = nnx.merge(graph, params)
-    other = model.encode(sources.tokens_BM, sources.segments_BM)
+    other = model.encode(sources.tokens_BM, Lengths(sources.lengths_B))
     rows, before = len(tokens_BnT), len(sources.prompt_P)
     prompt_BP = jnp.broadcast_to(sources.prompt_P, (rows, before))
 

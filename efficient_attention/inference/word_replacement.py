@@ -126,11 +126,11 @@ class WordReplacer:
         longest = max(len(ids) for ids, _ in rows)
         length = min(-(-longest // STEP) * STEP, self.filler.length)
         tokens_BL = np.full((ROWS, length), self.filler.vocabulary.pad, np.int32)
-        segments_BL, places_BP = np.zeros((ROWS, length), np.int32), np.zeros((ROWS, 1), np.int32)
+        lengths_B, places_BP = np.zeros(ROWS, np.int32), np.zeros((ROWS, 1), np.int32)
         for number, (ids, place) in enumerate(rows):
-            tokens_BL[number, : len(ids)], segments_BL[number, : len(ids)] = ids, 1
+            tokens_BL[number, : len(ids)], lengths_B[number] = ids, len(ids)
             places_BP[number] = place
-        logits_BPV = self.filler.masked_logits(self.filler.params, tokens_BL, segments_BL, places_BP)
+        logits_BPV = self.filler.masked_logits(self.filler.params, tokens_BL, lengths_B, places_BP)
         return np.asarray(logits_BPV)[: len(rows), 0]
 
 

@@ -5,17 +5,17 @@ import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.attend import weights_with_options
-from efficient_attention.attention.request import CallOptions
+from efficient_attention.attention.request import AnySegments, CallOptions
 from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.modules.cross_attention import cross_options
 from efficient_attention.modules.layer import CROSS_ATTENTION
-from efficient_attention.modules.layer_context import Context, EncodedSource, fold_into_key
+from efficient_attention.modules.layer_context import EncodedSource, fold_into_key, make_context
 
 
 def cross_weights(
-    decoder: Decoder, tokens_BL: Array, segments_BL: Array, other: EncodedSource, *, layer: int = -1
+    decoder: Decoder, tokens_BL: Array, segments_BL: AnySegments, other: EncodedSource, *, layer: int = -1
 ) -> Array:
     """Returns the cross-attention weights of one decoder layer, float32 [B, H, L, M].
 
@@ -24,7 +24,7 @@ def cross_weights(
     Args:
         decoder: the decoder of an encoder-decoder.
         tokens_BL: the decoder's input, with the start symbol first.
-        segments_BL: 0 = padding, whose weights are 0.
+        segments_BL: 0 = padding, whose weights are 0; an array [B, L] or `Lengths`.
         other: the result of `EncoderDecoder.encode`.
         layer: the layer's number; negative numbers count from the last layer. Ignored if all layers share one
             attention.
@@ -45,7 +45,7 @@ def cross_weights(
     return weights_with_options(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, options)
 
 
-def source_reader_weights(decoder: Decoder, tokens_BL: Array, segments_BL: Array, other: EncodedSource) -> Array:
+def source_reader_weights(decoder: Decoder, tokens_BL: Array, segments_BL: AnySegments, other: EncodedSource) -> Array:
     """Returns the cross-attention weights of a recurrent decoder that attends to the source once, outside its
     layers.
     """
@@ -56,6 +56,6 @@ def source_reader_weights(decoder: Decoder, tokens_BL: Array, segments_BL: Array
         )
     positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
     rng = fold_into_key(mechanism_rng(config, 0), config.layers)
-    context = Context(segments_BL, positions_BL, mechanism_rng=rng, other=other)
+    context = make_context(segments_BL, positions_BL, mechanism_rng=rng, other=other)
     options = operands.add_to_options(cross_options(config.cross_mechanism, context, CallOptions()))
     return weights_with_options(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, options)

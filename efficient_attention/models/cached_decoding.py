@@ -21,6 +21,7 @@ from efficient_attention.attention.cache_spec import CacheSpec
 from efficient_attention.attention.cross_attention_cache import CrossAttentionKeys
 from efficient_attention.attention.features.cross_attention_sums import CrossAttentionSums
 from efficient_attention.attention.patterns import Window
+from efficient_attention.attention.request import AnySegments, segments_and_lengths
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import require
 from efficient_attention.models import recurrent_decoder_attention
@@ -127,7 +128,7 @@ class CachedDecoder:
         return DecodeState(tuple(caches), jnp.zeros(batch, jnp.int32))
 
     def __call__(
-        self, state: DecodeState, tokens_Bn: Array, segments_Bn: Array | None = None
+        self, state: DecodeState, tokens_Bn: Array, segments_Bn: AnySegments | None = None
     ) -> tuple[Array, DecodeState]:
         """Returns float32 next-token logits [B, n, V] for n new tokens, and the decoding state after these tokens.
 
@@ -135,13 +136,13 @@ class CachedDecoder:
             state: the decoding state after all earlier tokens.
             tokens_Bn: ids below V.
             segments_Bn: 0 = padding, only at the end of the piece; 1, 2, ... = texts that do not attend to each other,
-                as in `Decoder`. All 1 by default.
+                as in `Decoder`; an array [B, n] or the `Lengths` of the new tokens. All 1 by default.
         """
         logits_BnV, state, _ = self.step(state, tokens_Bn, segments_Bn)
         return logits_BnV, state
 
     def with_layer_activations(
-        self, state: DecodeState, tokens_Bn: Array, segments_Bn: Array | None = None
+        self, state: DecodeState, tokens_Bn: Array, segments_Bn: AnySegments | None = None
     ) -> tuple[Array, DecodeState, LayerActivations]:
         """Returns the logits, the new decoding state and the layer activations of the new tokens.
 
@@ -156,27 +157,28 @@ class CachedDecoder:
         return logits_BnV, state, pad_and_stack_activations(each, self.config.compute_dtype)
 
     def step(
-        self, state: DecodeState, tokens_Bn: Array, segments_Bn: Array | None = None
+        self, state: DecodeState, tokens_Bn: Array, segments_Bn: AnySegments | None = None
     ) -> tuple[Array, DecodeState, list[LayerOutputAndOperands]]:
         """Returns the logits of the new tokens, the new decoding state and the activations of each layer.
 
         XLA removes unused activations, so they cost nothing. The arguments are the same as for `__call__`.
         """
-        segments_Bn = jnp.ones_like(tokens_Bn) if segments_Bn is None else segments_Bn
+        given = jnp.ones_like(tokens_Bn) if segments_Bn is None else segments_Bn
+        array_Bn, _ = segments_and_lengths(given, tokens_Bn.shape[1])
         positions_Bn = state.length_B[:, None] + jnp.arange(tokens_Bn.shape[1], dtype=jnp.int32)[None]
         # The positions of padding are set to 0, because they may exceed the position table.
         # A look-up beyond the table gives NaN, and an attention weight of 0 would not remove NaN.
-        positions_Bn = jnp.where(segments_Bn != 0, positions_Bn, 0)
+        positions_Bn = jnp.where(array_Bn != 0, positions_Bn, 0)
         x_BnD = self.decoder.embeddings(tokens_Bn, jnp.zeros_like(tokens_Bn), positions_Bn)
         if self.config.position_limit is not None:
             is_beyond_Bn = positions_Bn >= self.config.position_limit
             x_BnD = jnp.where(is_beyond_Bn[..., None], jnp.nan, x_BnD)
         if self.decoder.source is None:
-            x_BnD, caches, each = self.run_layers(x_BnD, state.caches, positions_Bn, segments_Bn)
+            x_BnD, caches, each = self.run_layers(x_BnD, state.caches, positions_Bn, array_Bn)
             x_BnD = x_BnD if self.decoder.norm is None else self.decoder.norm(x_BnD)
         else:
-            x_BnD, caches, each = *self.run_source(x_BnD, state.caches, positions_Bn, segments_Bn), []
-        length_B = state.length_B + (segments_Bn != 0).sum(axis=1, dtype=jnp.int32)
+            x_BnD, caches, each = *self.run_source(x_BnD, state.caches, positions_Bn, array_Bn), []
+        length_B = state.length_B + (array_Bn != 0).sum(axis=1, dtype=jnp.int32)
         return self.decoder.head(x_BnD, self.decoder.embeddings.token), DecodeState(caches, length_B), each
 
     def run_source(
@@ -240,12 +242,13 @@ def cache_specs(config: ModelConfig, max_length: int) -> tuple[CacheSpec, ...]:
 
 
 def read_prompt(
-    cached: CachedDecoder, state: DecodeState, tokens_BL: Array, segments_BL: Array, piece: int = PIECE
+    cached: CachedDecoder, state: DecodeState, tokens_BL: Array, segments_BL: AnySegments, piece: int = PIECE
 ) -> DecodeState:
     """Returns the decoding state after a prompt of any length, which the decoder processes `piece` tokens at a time.
 
     Padding is allowed only at the end of rows.
     """
+    array_BL, _ = segments_and_lengths(segments_BL, tokens_BL.shape[1])
     extra = -tokens_BL.shape[1] % piece
 
     def cut(x_BL: Array) -> Array:
@@ -255,11 +258,11 @@ def read_prompt(
     def read(state: DecodeState, tokens_and_segments: tuple[Array, Array]) -> tuple[DecodeState, None]:
         return cached(state, *tokens_and_segments)[1], None
 
-    return jax.lax.scan(read, state, (cut(tokens_BL), cut(segments_BL)))[0]
+    return jax.lax.scan(read, state, (cut(tokens_BL), cut(array_BL)))[0]
 
 
 def read_prompt_but_last(
-    cached: CachedDecoder, state: DecodeState, tokens_BL: Array, segments_BL: Array, piece: int = PIECE
+    cached: CachedDecoder, state: DecodeState, tokens_BL: Array, segments_BL: AnySegments, piece: int = PIECE
 ) -> tuple[DecodeState, Array]:
     """Returns the decoding state after all prompt tokens except each row's last one, and that last token, int32 [B].
 
@@ -267,7 +270,8 @@ def read_prompt_but_last(
     """
     if tokens_BL.shape[1] == 1:
         return state, tokens_BL[:, 0]
-    last_B1 = (segments_BL != 0).sum(axis=1, keepdims=True) - 1
-    before_BL = jnp.where(jnp.arange(tokens_BL.shape[1])[None] < last_B1, segments_BL, 0)
+    array_BL, _ = segments_and_lengths(segments_BL, tokens_BL.shape[1])
+    last_B1 = (array_BL != 0).sum(axis=1, keepdims=True) - 1
+    before_BL = jnp.where(jnp.arange(tokens_BL.shape[1])[None] < last_B1, array_BL, 0)
     state = read_prompt(cached, state, tokens_BL, before_BL, piece)
     return state, jnp.take_along_axis(tokens_BL, last_B1, axis=1)[:, 0]

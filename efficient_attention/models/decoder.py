@@ -8,7 +8,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.device_mesh import shard_activations
-from efficient_attention.attention.request import AnySegments
+from efficient_attention.attention.request import AnySegments, segments_and_lengths
 from efficient_attention.config.model import ModelConfig, check_can_attend_to_memory, check_memory
 from efficient_attention.errors import InputError, require
 from efficient_attention.models.adaptive_softmax import AdaptiveHead, SingleTokenTable, TokenTable, VocabularyCluster
@@ -137,7 +137,7 @@ class Decoder(nnx.Module):
         return apply_final_norm(self.config, self.norm, x_BLD, rng)
 
     def continue_from_memory(
-        self, tokens_BL: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
+        self, tokens_BL: Array, segments_BL: AnySegments, memory: AnyMemory, *, rng: Array | None = None
     ) -> tuple[Array, AnyMemory]:
         """Returns the hidden states of a text segment that follows the segments in `memory`, and the memory after this
         segment.
@@ -148,7 +148,7 @@ class Decoder(nnx.Module):
         return hidden_BLD, memory
 
     def continue_with_aux_losses(
-        self, tokens_BL: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
+        self, tokens_BL: Array, segments_BL: AnySegments, memory: AnyMemory, *, rng: Array | None = None
     ) -> tuple[Array, AnyMemory, AuxLosses]:
         """Returns the hidden states of a text segment, the memory after it, and the auxiliary layer losses as named
         sums.
@@ -158,6 +158,7 @@ class Decoder(nnx.Module):
         Args:
             tokens_BL: ids below V.
             segments_BL: 0 = padding; otherwise the text's number. Memory tokens of the same text have the same number.
+                An array [B, L], or `Lengths` if all tokens belong to text 1.
             memory: the memory of earlier segments, of any length; `empty_memory` at the start. No gradient flows into
                 it. With compressed memory, L must be a multiple of `compression_rate`. Padding occupies memory
                 positions like tokens do, so use it only after the end of a row's text.
@@ -167,11 +168,10 @@ class Decoder(nnx.Module):
             InputError: the attention, positions or stack of the config do not support memory.
         """
         check_can_attend_to_memory(self.config)
+        array_BL, _ = segments_and_lengths(segments_BL, tokens_BL.shape[1])
         positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
         x_BLD = self.embeddings(tokens_BL, jnp.zeros_like(tokens_BL), positions_BL, rng=fold_into_key(rng, 0))
-        x_BLD, memory, aux_losses = self.stack.continue_from_memory(
-            x_BLD, segments_BL, memory, rng=fold_into_key(rng, 1)
-        )
+        x_BLD, memory, aux_losses = self.stack.continue_from_memory(x_BLD, array_BL, memory, rng=fold_into_key(rng, 1))
         return self.normed(x_BLD, rng), memory, aux_losses
 
     @jax.named_scope('head')

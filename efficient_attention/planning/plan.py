@@ -13,6 +13,7 @@ from efficient_attention.planning.collectives import CollectiveTotal, collective
 from efficient_attention.planning.cost import Cost, cost_of
 from efficient_attention.planning.step_compilation import PlannedStep, compile_step
 from efficient_attention.planning.topology import Topology, make_topology_devices
+from efficient_attention.training.remat_choice import policies_to_try
 from efficient_attention.training.throughput import peak_flops
 
 MOST_COMPILED = 3  # maximum number of batch sizes that the search for the largest batch compiles
@@ -115,11 +116,11 @@ def with_remat(config: RunConfig, policy: str) -> RunConfig:
 def compile_fitting_step(config: RunConfig, devices: list[jax.Device], limit: int) -> PlannedStep:
     """Compiles a config's training step.
 
-    With `model.remat='auto'`, it takes the first policy that fits `limit` bytes, or else the last policy.
+    With `model.remat='auto'`, it takes the first of `policies_to_try` that fits `limit` bytes, or else the last policy.
     """
     if config.model.remat != 'auto':
         return compile_step(config, devices)
-    *policies, last = REMAT_POLICIES
+    *policies, last = policies_to_try(devices[0].platform)
     for policy in policies:
         step = compile_step(with_remat(config, policy), devices)
         if step.memory.total_bytes <= limit:

@@ -80,7 +80,7 @@ class LanguageModellingTask(Task):
         """Returns the array shapes of a global training batch."""
         ids_BL = jax.ShapeDtypeStruct((self.batch_size, self.data.length), np.int32)
         shapes = dict.fromkeys(('tokens', 'targets', 'segments'), ids_BL) | {'weights': ids_BL.update(dtype=np.float32)}
-        if not self.data.cut_at_documents:
+        if not self.data.cut_at_documents and self.data.batches == 'windows':
             shapes['lengths'] = ids_BL.update(shape=(self.batch_size,))
         return shapes
 

@@ -1,15 +1,14 @@
 """Writes the line at a run's start that says which backend computes the attention of which layers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from efficient_attention.attention.choice_log import Caller, Choice, Refusal
+from efficient_attention.config.run import RunConfig
 
-# feature that a faster backend lacks -> the change of the config that makes the backend usable
+# Feature that a faster backend lacks -> the change of the config that makes the backend usable. The changes leave the
+# function that the model computes as it is, so there is none for a bias or for additive scores.
 REMEDIES = {
     'attention dropout': 'model.attention_dropout_rate=0',
-    'additive bias': 'model.relative=none',
-    'additive scores': 'model.score=dot',
-    'segments except Lengths': 'one text per row',
     'inputs of type float16': 'model.dtype=bfloat16',
     'inputs of type float32': 'model.dtype=bfloat16',
 }
@@ -17,7 +16,23 @@ REMEDIES = {
 KERNELS = ('cudnn', 'mosaic', 'splash')
 
 
-def attention_line(choices: Sequence[Choice]) -> str:
+def remedies_of_run(config: RunConfig) -> dict[str, str]:
+    """Returns `REMEDIES` and, if a change of the run's data gives each row one text, this change."""
+    data = config.data
+    changes = {
+        'pretraining': {'data.pairs=nsp': data.pairs == 'none'},
+        'text_to_text': {'pairs.packed=False': config.pairs.packed},
+        'language_modelling': {
+            'data.cut_at_documents=False': data.cut_at_documents,
+            'data.batches=windows': data.batches == 'streams',
+        },
+    }.get(config.task, {})
+    # Segment memory needs streams, whose segments are numbered from step to step.
+    needed = [] if config.model.memory_length else [change for change, is_needed in changes.items() if is_needed]
+    return REMEDIES | ({'segments except Lengths': ', '.join(needed)} if needed else {})
+
+
+def attention_line(choices: Sequence[Choice], remedies: Mapping[str, str] = REMEDIES) -> str:
     """Returns one line with the backends of all layers, and the config changes for a faster one; '' without choices.
 
     An example is 'attention: layers 1-12: blocked over full (cudnn would work with model.attention_dropout_rate=0)'.
@@ -26,9 +41,9 @@ def attention_line(choices: Sequence[Choice]) -> str:
     groups: dict[tuple[str, str, str], tuple[set[int], dict[str, None]]] = {}
     for choice in choices:
         advice = '; '.join(
-            advice_of(name, refusal)
+            advice_of(name, refusal, remedies)
             for name, refusal in choice.refusals.items()
-            if choice.backend not in KERNELS or has_remedies(refusal)
+            if choice.backend not in KERNELS or has_remedies(refusal, remedies)
         )
         layers, patterns = groups.setdefault((choice.caller.kind, choice.backend, advice), (set(), {}))
         layers.update(choice.caller.layers)
@@ -42,16 +57,16 @@ def attention_line(choices: Sequence[Choice]) -> str:
     return f'attention: {"; ".join(parts)}' if parts else ''
 
 
-def advice_of(backend: str, refusal: Refusal) -> str:
+def advice_of(backend: str, refusal: Refusal, remedies: Mapping[str, str]) -> str:
     """Returns the changes of the config with which a backend would work, or the reason why none is known."""
-    if has_remedies(refusal):
-        return f'{backend} would work with {", ".join(REMEDIES[feature] for feature in refusal.features)}'
+    if has_remedies(refusal, remedies):
+        return f'{backend} would work with {", ".join(remedies[feature] for feature in refusal.features)}'
     return refusal.message
 
 
-def has_remedies(refusal: Refusal) -> bool:
+def has_remedies(refusal: Refusal, remedies: Mapping[str, str]) -> bool:
     """Returns whether changes of the config would remove all reasons of a refusal."""
-    return bool(refusal.features) and all(feature in REMEDIES for feature in refusal.features)
+    return bool(refusal.features) and all(feature in remedies for feature in refusal.features)
 
 
 def caller_name(caller: Caller, *, has_decoder: bool) -> str:

@@ -19,7 +19,7 @@ from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.processes.graceful_stop import EvaluationInterrupted
 from efficient_attention.processes.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING
 from efficient_attention.tasks.encoded_examples import EncodedExamples
-from efficient_attention.training.attention_line import attention_line
+from efficient_attention.training.attention_line import attention_line, remedies_of_run
 from efficient_attention.training.guarded_run import LINES, LINES_HASH, GuardedRun, guarded_run
 from efficient_attention.training.pruning_report import pruning_metrics
 from efficient_attention.training.remat_choice import StepWithinMemory
@@ -183,7 +183,7 @@ class Trainer:
         start = time.monotonic()
         with self.throughput.pause_timing(), recorded_choices() as choices:
             yield
-        if (line := attention_line(choices)) and line not in self.attention_lines:
+        if (line := attention_line(choices, remedies_of_run(self.config))) and line not in self.attention_lines:
             self.attention_lines.add(line)
             self.progress.print_line(line)
         seconds = time.monotonic() - start

@@ -16,10 +16,21 @@ from efficient_attention.training.step import StepFn, jit_train_step
 FITS, TOO_LARGE = 'fits', 'too large'  # texts that processes exchange
 
 
+def policies_to_try(platform: str) -> tuple[str, ...]:
+    """Returns the policies that `model.remat` 'auto' tries, in order, on devices of a JAX platform such as 'gpu'.
+
+    Memory traffic limits the step of an accelerator. With 'dots', a step has less traffic than with 'none', and needs
+    less memory, so 'none' is not tried: docs/results/scaling.md has both for one H200. 'full' has still less traffic,
+    but computes all products of the forward pass again. On a CPU, products are slow, so policies that recompute less
+    come first.
+    """
+    return REMAT_POLICIES if platform == 'cpu' else tuple(policy for policy in REMAT_POLICIES if policy != 'none')
+
+
 class StepWithinMemory:
     """The training step of a run with `model.remat` 'auto': (state, batch) -> (next state, metrics).
 
-    For each shape of batch, it compiles the step with one policy of `REMAT_POLICIES` after another. It runs the first
+    For each shape of batch, it compiles the step with one policy of `policies_to_try` after another. It runs the first
     program that fits a device's memory in every process, or the last program if none fits.
 
     Args:
@@ -30,6 +41,7 @@ class StepWithinMemory:
 
     def __init__(self, run: Run, print_line: Callable[[str], None], options: dict[str, Any]) -> None:
         self.run, self.print_line, self.options = run, print_line, options
+        self.policies = policies_to_try(self.run.mesh.local_devices[0].platform)
         limits = map(device_memory_limit, self.run.mesh.local_devices)
         self.limit = min((limit for limit in limits if limit is not None), default=None)  # bytes; None = not known
         self.programs: dict[Any, StepFn] = {}  # by the shapes of a batch
@@ -46,7 +58,7 @@ class StepWithinMemory:
         Raises:
             jax.errors.JaxRuntimeError: the compiler refuses the step, even if the step recomputes all activations.
         """
-        *policies, last = REMAT_POLICIES
+        *policies, last = self.policies
         reasons: list[str] = []
         for policy in policies:
             try:

@@ -109,7 +109,7 @@ class Run:
         (inference/evaluate.py).
 
         Raises:
-            InputError: a token id is outside the vocabulary.
+            InputError: a token id is outside the vocabulary, or a length contradicts the segments of its row.
         """
         return self.evaluation.put_batch_on_devices(batch)
 

@@ -60,6 +60,8 @@ def paragraphs(report: Mapping[str, Any]) -> Iterator[str]:
     versions = ', '.join(f'{name} {machine[name]}' for name in VERSIONS if name in machine)
     yield f'Device: {machine["count"]} {machine["device"]}, {versions}. Commit: {report["commit"]}.'
     yield table_of(results)
+    if wrong := [f'`{name}`' for name, result in results.items() if result.get('is_wrong')]:
+        yield f'Wrong results, whose errors are more than rounding: {", ".join(wrong)}.'
     if failed := list(failed_cases(results)):
         yield 'Cases without a result:'
         yield '\n'.join(failed)

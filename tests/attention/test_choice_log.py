@@ -9,13 +9,16 @@ from flax import nnx
 
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.choice_log import Caller, calling_from, log_choice, recorded_choices
+from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.attention.devices import using_platform
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder_decoder import EncoderDecoder
+from efficient_attention.models.sharding import make_mesh
 from efficient_attention.training.attention_line import attention_line
 from tests.attention.abstract_gpu import on_abstract_gpu
 
@@ -51,15 +54,15 @@ def test_a_refusal_has_its_features():
             'NVIDIA H200',
             'float32',
             'dense',
-            'layers 1-2: dense over window(8) | global_tokens(1) (cudnn supports Softmax over full, causal and causal & '
-            'window, not {pattern}; mosaic would work with model.dtype=bfloat16)',
+            'layers 1-2: dense over window(8) | global_tokens(1) (cudnn supports Softmax over full, causal and '
+            'causal & window, not {pattern}; mosaic would work with model.dtype=bfloat16)',
         ),
         (
             'NVIDIA A100-SXM4-40GB',
             'bfloat16',
             'dense',
-            'layers 1-2: dense over window(8) | global_tokens(1) (cudnn supports Softmax over full, causal and causal & '
-            'window, not {pattern}; mosaic has no NVIDIA Hopper GPU on this machine)',
+            'layers 1-2: dense over window(8) | global_tokens(1) (cudnn supports Softmax over full, causal and '
+            'causal & window, not {pattern}; mosaic has no NVIDIA Hopper GPU on this machine)',
         ),
     ],
 )
@@ -73,6 +76,29 @@ def test_a_line_says_which_layers_the_kernels_compute_and_what_they_lack(
             jax.eval_shape(lambda q: attend(q, q, q, mechanism), shape)
     assert [choice.backend for choice in choices] == [backend]
     assert attention_line(choices) == f'attention: {line.format(pattern=mechanism)}'
+
+
+def test_a_named_backend_is_recorded():
+    with recorded_choices() as choices, calling_from(Caller((0,))):
+        jax.eval_shape(lambda q: attend(q, q, q, Softmax(), backend='blocked'), SHAPE)
+    assert attention_line(choices) == 'attention: layer 1: blocked over full'
+
+
+@pytest.mark.devices
+def test_sharded_rows_are_recorded():
+    x = jax.ShapeDtypeStruct((1, 512, 1, 64), jnp.float32)
+    with recorded_choices() as choices, using_mesh(make_mesh(MeshConfig(1, sequence=2), jax.devices()[:2])):
+        with calling_from(Caller((0,))):
+            jax.eval_shape(lambda q: attend(q, q, q, Softmax(), backend='blocked'), x)
+    assert attention_line(choices) == 'attention: layer 1: blocked over full'
+
+
+def test_rows_that_are_too_short_for_a_kernel_say_so():
+    shape = jax.ShapeDtypeStruct((1, 128, 1, 64), jnp.bfloat16)
+    with recorded_choices() as choices, using_platform('tpu', 1, 'TPU v5 lite'), calling_from(Caller((0,))):
+        jax.eval_shape(lambda q: attend(q, q, q, Softmax()), shape)
+    short = 'auto takes splash only for rows of 256 positions or more'
+    assert attention_line(choices) == f'attention: layer 1: dense over full ({short})'
 
 
 @pytest.mark.parametrize('stack, norm', [('plain', 'post'), ('reversible', 'pre')])

@@ -31,6 +31,7 @@ from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError
 from efficient_attention.modules.dense_layer import Dense
 from efficient_attention.modules.int8 import int8_matmul
+from tests.attention.abstract_gpu import on_abstract_gpu
 from tests.attention.requests import make_request
 
 X, RNG = jax.ShapeDtypeStruct((1, 2048, 2, 16), jnp.float32), jax.eval_shape(lambda: jax.random.key(0))
@@ -156,6 +157,13 @@ def cudnn() -> str:
     return 'served'
 
 
+def mosaic() -> str:
+    """Returns the traced program of the mosaic backend for a call that it can compute."""
+    x = jax.ShapeDtypeStruct((1, 128, 2, 64), jnp.bfloat16)
+    with using_platform('gpu', 1, 'NVIDIA H200'), on_abstract_gpu():
+        return str(jax.make_jaxpr(lambda q: attend(q, q, q, Softmax(), backend='mosaic'))(x))
+
+
 def splash() -> str:
     """Returns the traced program of the splash backend for a call that it can compute."""
     x = jax.ShapeDtypeStruct((1, 512, 2, 8), jnp.bfloat16)
@@ -175,6 +183,8 @@ CASES = {
     'cores': (1, 8, one_row_of_dense_softmax),
     'has_cudnn': (False, True, cudnn),
     'splash_tile': (128, 256, splash),
+    'mosaic_tile': (64, 128, mosaic),
+    'mosaic_stages': (2, 3, mosaic),
     'lsh_step_bytes': (2**13, 2**20, functools.partial(attended, 'lsh(64, 2)')),
     'feature_key_block': (256, 512, functools.partial(attended, 'favor(16)')),
     'feature_prefix_sums': (False, True, functools.partial(attended, 'linear(causal=True)')),

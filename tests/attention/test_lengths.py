@@ -1,7 +1,9 @@
 """Tests that `Lengths` means the segments 1 ... 1 0 ... 0 in every mechanism, in modules, in models and in batches."""
 
+import contextlib
 import re
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,18 +12,22 @@ import pytest
 from flax import nnx
 
 import efficient_attention as ea
-from efficient_attention.attention import request as request_file
+from efficient_attention.attention.attend import BACKENDS
+from efficient_attention.attention.devices import using_platform
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.registry import NAMES
 from efficient_attention.attention.request import Lengths, segments_and_lengths, segments_of_batch
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.inference.beam_search import read_prompts
 from efficient_attention.models.cached_decoding import CachedDecoder
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.encoder_decoder import EncoderDecoder
+from efficient_attention.models.segment_memory import empty_memory
 from efficient_attention.modules.attention import Attention
 from efficient_attention.modules.cross_attention import CrossAttention
 from efficient_attention.modules.layer_context import EncodedSource
+from tests.attention.abstract_gpu import on_abstract_gpu
 from tests.attention.cells import drawn_operands, inputs, quick
 from tests.attention.requests import make_request
 from tests.tolerances import assert_close
@@ -84,11 +90,19 @@ def test_two_wrappers_of_one_array_are_one():
     assert jax.eval_shape(attended, LENGTHS).shape == q.shape
 
 
-def test_only_cudnn_and_features_read_lengths():
-    """Another reader could compute something else with `Lengths` than with the equal array of segments."""
-    folder = Path(request_file.__file__).parent
-    readers = {str(path.relative_to(folder)) for path in folder.rglob('*.py') if 'request.lengths' in path.read_text()}
-    assert readers == {'softmax/cudnn.py', 'features/fast_attention.py'}
+@pytest.mark.parametrize('backend', [name for name in BACKENDS if name != 'cudnn'])
+def test_no_backend_except_cudnn_computes_something_else_with_lengths(backend: str):
+    """The programs are equal, so nothing is compiled. tests/attention/softmax/test_cudnn.py compares numbers."""
+    mechanism, length = parse_mechanism('causal' if backend == 'jax_nn' else 'causal & window(300)'), 512
+    q = jax.ShapeDtypeStruct((2, length, 2, 64), jnp.bfloat16)
+
+    def attended(q: jax.Array, lengths_B: jax.Array, as_array: bool) -> jax.Array:
+        segments = Lengths(lengths_B).segments(length) if as_array else Lengths(lengths_B)
+        return ea.attend(q, q, q, mechanism, query_segments=segments, key_segments=segments, backend=backend)
+
+    chip = {'mosaic': ('gpu', 1, 'NVIDIA H200'), 'splash': ('tpu', 1, 'TPU v5 lite')}.get(backend, ('cpu', 1))
+    with using_platform(*chip), on_abstract_gpu() if backend == 'mosaic' else contextlib.nullcontext():
+        assert_equal_programs(lambda as_array: jax.make_jaxpr(attended, static_argnums=2)(q, LENGTHS, as_array))
 
 
 def test_a_request_has_the_segments_and_the_lengths():
@@ -199,6 +213,50 @@ def test_cached_decoding_gives_the_same_after_an_encoder_with_lengths(cross_atte
 
     ours, expected = logits(params)
     assert_close(ours, expected)
+
+
+@pytest.mark.parametrize(
+    'fields',
+    [
+        {'attention': 'causal'},
+        {'attention': 'causal & window(3)'},
+        {'attention': 'favor(8, causal=True)'},
+        {'attention': 'linear(causal=True)'},
+        {'attention': 'causal', 'cell': 'gru', 'positions': 'none'},
+    ],
+    ids=lambda fields: fields.get('cell') or fields['attention'],
+)
+def test_prompts_are_read_the_same(fields: dict):
+    """The programs are equal, so nothing is compiled."""
+    graph, params = model(Decoder, attention_dropout_rate=0.0, **fields)
+
+    def read(params: nnx.State, lengths_B: jax.Array, as_array: bool) -> tuple:
+        def segments() -> Any:
+            return Lengths(lengths_B).segments(L) if as_array else Lengths(lengths_B)
+
+        cached, tokens = CachedDecoder(nnx.merge(graph, params), L), jnp.asarray(TOKENS)
+        logits, state = cached(cached.init_state(2), tokens, segments())
+        return logits, state, read_prompts(cached, tokens, segments())
+
+    assert_equal_programs(lambda as_array: jax.make_jaxpr(read, static_argnums=2)(params, LENGTHS, as_array))
+
+
+def test_a_decoder_with_memory_reads_the_same():
+    graph, params = model(Decoder, attention='causal', positions='none', relative='transformer_xl', memory_length=4)
+    config = nnx.merge(graph, params).config
+
+    def read(params: nnx.State, lengths_B: jax.Array, as_array: bool) -> tuple:
+        tokens, memory = jnp.asarray(TOKENS), empty_memory(config, 2)
+        segments = Lengths(lengths_B).segments(L) if as_array else Lengths(lengths_B)
+        return nnx.merge(graph, params).continue_from_memory(tokens, segments, memory)
+
+    assert_equal_programs(lambda as_array: jax.make_jaxpr(read, static_argnums=2)(params, LENGTHS, as_array))
+
+
+def assert_equal_programs(traced: Callable[[bool], object]) -> None:
+    """Compares the programs with lengths and with the equal array of segments."""
+    ours, expected = (re.sub('0x[0-9a-f]+', '', str(traced(as_array))) for as_array in (False, True))
+    assert ours == expected
 
 
 def test_modules_take_both_forms():

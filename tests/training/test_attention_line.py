@@ -1,9 +1,14 @@
 """Tests the line that says which backend computes the attention of which layers."""
 
+import types
+
 import pytest
 
 from efficient_attention.attention.choice_log import Caller, Choice, Refusal
-from efficient_attention.training.attention_line import attention_line, number_ranges
+from efficient_attention.config.data import DataConfig
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.pairs import PairsConfig
+from efficient_attention.training.attention_line import attention_line, number_ranges, remedies_of_run
 
 DROPOUT = {'cudnn': Refusal('cudnn has no attention dropout', ('attention dropout',))}
 HEADS = {'cudnn': Refusal('cudnn has no attention dropout, no heads 9 wide', ('attention dropout', 'heads 9 wide'))}
@@ -59,6 +64,38 @@ ALL = Caller((0, 1, 2, 3))
 )
 def test_the_line_names_layers_and_what_would_help(choices: list[Choice], line: str):
     assert attention_line(choices) == line
+
+
+@pytest.mark.parametrize(
+    'fields, advice',
+    [
+        ({}, 'cudnn has no segments except Lengths'),
+        ({'task': 'pretraining'}, 'cudnn would work with data.pairs=nsp'),
+        ({'task': 'text_to_text', 'pairs.packed': True}, 'cudnn would work with pairs.packed=False'),
+        (
+            {'task': 'language_modelling', 'data.cut_at_documents': True, 'data.batches': 'streams'},
+            'cudnn would work with data.cut_at_documents=False, data.batches=windows',
+        ),
+        (
+            {'task': 'language_modelling', 'data.batches': 'streams', 'model.memory_length': 4},
+            'cudnn has no segments except Lengths',
+        ),
+    ],
+)
+def test_packed_rows_have_the_advice_of_their_task(fields: dict, advice: str):
+    packed = {'cudnn': Refusal('cudnn has no segments except Lengths', ('segments except Lengths',))}
+    values: dict = {'task': 'fine_tuning', 'data': {}, 'pairs': {}, 'model': {}}
+    for name, value in fields.items():
+        *group, field = name.split('.')
+        (values[group[0]] if group else values)[field] = value
+    parts = {
+        'data': DataConfig(**values['data']),
+        'pairs': PairsConfig(**values['pairs']),
+        'model': ModelConfig(**values['model']),
+    }
+    config = types.SimpleNamespace(task=values['task'], **parts)
+    line = attention_line([Choice(ALL, 'full', 'blocked', packed)], remedies_of_run(config))
+    assert line == f'attention: layers 1-4: blocked over full ({advice})'
 
 
 @pytest.mark.parametrize(

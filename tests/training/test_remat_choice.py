@@ -12,7 +12,7 @@ from efficient_attention.config.model import REMAT_POLICIES
 from efficient_attention.models.device_memory import format_bytes, program_bytes
 from efficient_attention.training import remat_choice
 from efficient_attention.training.loop import train
-from efficient_attention.training.remat_choice import StepWithinMemory
+from efficient_attention.training.remat_choice import StepWithinMemory, policies_to_try
 from efficient_attention.training.run import Run, build_run
 from efficient_attention.training.state import TrainState
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
@@ -106,6 +106,19 @@ def test_a_policy_that_the_compiler_refuses_is_not_taken(run: Run, programs: dic
     assert StepWithinMemory(run, lines.append, {}).compile_within_memory(run.abstract_state, {}) is programs['dots']
     assert lines[0].startswith("model.remat=auto chose 'dots': 'none' needs more than the compiler allows, 'dots' ")
     assert lines[0].endswith('; the memory of this device is not known')
+
+
+def test_an_accelerator_starts_with_dots(
+    run: Run, programs: dict, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    """On an H200, a step with 'dots' takes less time and memory than with 'none' (docs/results/scaling.md)."""
+    assert policies_to_try('gpu') == policies_to_try('tpu') == ('dots', 'full')
+    limit_memory(monkeypatch, program_bytes(programs['none']))
+    for platform, taken in (('cpu', 'none'), ('gpu', 'dots')):
+        policies = {'cpu': policies_to_try(platform)}  # as if this CPU were the other platform
+        monkeypatch.setattr(remat_choice, 'policies_to_try', policies.__getitem__)
+        program = StepWithinMemory(run, print, {}).compile_within_memory(run.abstract_state, {})
+        assert program is programs[taken] and compiled[-1] == taken
 
 
 def test_processes_take_a_policy_that_fits_all(

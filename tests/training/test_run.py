@@ -107,6 +107,17 @@ def test_a_batch_with_an_id_beyond_the_vocabulary_goes_to_no_device(on_mesh):
             on_devices(batch)
 
 
+def test_a_batch_whose_lengths_contradict_its_segments_goes_to_no_device(on_mesh):
+    run, _ = on_mesh
+    batch = next(run.task.training_batches(0, 1, 0, 1))
+    tokens = int(batch['lengths'][2])
+    batch['segments'][2, tokens - 1] = 2
+    expected = f'^a batch contradicts itself: lengths of row 2 is {tokens}, but segments of this row is not {tokens} '
+    for on_devices in (run.put_batch_on_devices, run.evaluation.put_batch_on_devices):
+        with pytest.raises(InputError, match=expected):
+            on_devices(batch)
+
+
 def test_rounding_that_rounds_nothing_is_refused(folder):
     nothing = {'model.quantization': 'int8', 'model.float_layers': ('.',)}
     with pytest.raises(InputError, match=r'^model.float_layers \. leaves no layer to round'):

@@ -73,7 +73,7 @@ def query_gradients(
         def locate(number: tiles.Scalar) -> tuple[tiles.Scalar, tiles.Scalar]:
             return key_head, program.read_entry(lists.tiles_bPE, number)
 
-        tiles.visit_tiles(program, step, compute, columns, locate, (k, v, keys))
+        tiles.visit_tiles(options, program, step, compute, columns, locate, (k, v, keys))
 
     memory = plgpu.SMEM((tiles.WARPGROUPS, tiles.ROWS, width), dtype, transforms=tiles.swizzled())
     (dq_BLHK,) = tiles.run_kernel(
@@ -152,7 +152,7 @@ def key_gradients(
             head = program.head * group + lax.div(found, jnp.int32(visited))
             return head, lax.rem(found, jnp.int32(visited))
 
-        tiles.visit_tiles(program, step, compute, columns, locate, (q, dout, queries))
+        tiles.visit_tiles(options, program, step, compute, columns, locate, (q, dout, queries))
 
     memory = plgpu.SMEM((tiles.WARPGROUPS, tiles.ROWS, width), dtype, transforms=tiles.swizzled())
     gradient = jax.ShapeDtypeStruct(k_BMGK.shape, dtype)

@@ -70,7 +70,7 @@ def attend_queries(
         def locate(number: tiles.Scalar) -> tuple[tiles.Scalar, tiles.Scalar]:
             return key_head, program.read_entry(lists.tiles_bPE, number)
 
-        tiles.visit_tiles(program, step, compute, columns, locate, (k, v, keys))
+        tiles.visit_tiles(options, program, step, compute, columns, locate, (k, v, keys))
 
     return tiles.run_kernel(
         kernel,

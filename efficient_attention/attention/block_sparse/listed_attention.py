@@ -21,11 +21,23 @@ from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.devices import device_tuning, is_hopper
 from efficient_attention.attention.kernel_work import stating_work
 from efficient_attention.attention.request import Request
+from efficient_attention.errors import require
 
 WIDTHS = (64, 128)  # widths of heads in the kernels; narrower heads are padded with zeros
-COMPUTED, VISITED = 128, 64  # numbers of positions in a tile that a program computes, and in one that it visits
-SIZES, SIZES_BY_KEY = TileSizes(COMPUTED, VISITED), TileSizes(VISITED, COMPUTED, by_key=True)
+COMPUTED = 128  # number of positions in a tile that a program computes
 NO_KEYS = 1e30  # log-sum-exp of a query without keys in the backward kernels: its weights become exp2(-1e30) = 0
+
+
+def tile_sizes() -> tuple[TileSizes, TileSizes]:
+    """Returns the tiles of the kernels that compute tiles of queries, and of the kernel that computes tiles of keys.
+
+    Raises:
+        InputError: the device's constants for tiles are outside the ranges that `DeviceTuning` documents.
+    """
+    visited, stages = device_tuning().mosaic_tile, device_tuning().mosaic_stages
+    require(visited in (64, 128), 'device constant mosaic_tile', visited, '64 or 128')
+    require(2 <= stages <= 4, 'device constant mosaic_stages', stages, 'from 2 to 4')
+    return TileSizes(COMPUTED, visited), TileSizes(visited, COMPUTED, by_key=True)
 
 
 def lacks_of_kernels(request: Request) -> dict[str, bool]:

@@ -165,6 +165,8 @@ def cover(
     for leaf in looked_up_patterns(pattern):
         allowed, _ = tile_coverage(leaf, positions, order, TileSizes(block, block))
         rows, columns = sizes.queries // block, sizes.keys // block
+        lack = f'tables of blocks of {block} positions in tiles of {sizes.queries} x {sizes.keys}'
+        raise_unsupported('mosaic', {lack: rows * columns > 32})  # a word has 32 bits
         padded = np.zeros((kinds.shape[0] * rows, kinds.shape[1] * columns), bool)
         padded[: allowed.shape[0], : allowed.shape[1]] = allowed
         by_tile = padded.reshape(kinds.shape[0], rows, kinds.shape[1], columns).swapaxes(1, 2)

@@ -27,7 +27,6 @@ Scalar = Int[Array, '']
 Registers = Shaped[Array, '...']  # an array in the registers of a warpgroup
 ROWS = 64  # rows of a matrix product of one warpgroup
 WARPGROUPS = 2  # that compute; one more copies
-STAGES = 2  # visited tiles in shared memory at once
 LOG2E = math.log2(math.e)
 LOWEST = -1e30  # the running maximum before the first key, in units of log 2
 FORBIDDEN = -2e30  # the score of a forbidden pair; below LOWEST, so that its weight is 0 even in a row without keys
@@ -48,6 +47,7 @@ class KernelOptions:
         scale: factor of the products of queries and keys.
         sizes: tiles of the forward kernel and of the kernel for query gradients.
         sizes_by_key: tiles of the kernel for gradients of keys and values.
+        stages: number of visited tiles in shared memory at once.
         visits: tiles that all programs of a batch row visit, with `sizes` and with `sizes_by_key`.
         is_interpreted: whether JAX emulates the kernels on a CPU.
         self_score: the score of a position with itself, in units of log 2, which has no gradient; None = its product.
@@ -60,6 +60,7 @@ class KernelOptions:
     scale: float
     sizes: TileSizes
     sizes_by_key: TileSizes
+    stages: int
     visits: tuple[int, int]
     is_interpreted: bool
     self_score: float | None = None
@@ -310,6 +311,7 @@ def at_rows(refs: References, program: Program, own: Any) -> References:
 
 
 def visit_tiles(
+    options: KernelOptions,
     program: Program,
     step: Callable,
     compute: Callable,
@@ -320,6 +322,7 @@ def visit_tiles(
     """Runs a step for each visited tile, while one warpgroup copies the tiles to come.
 
     Args:
+        options: of the kernel.
         program: which runs.
         step: a function of the index, of references to each array's part of the tile, and of what it carries.
         compute: what the computing warpgroups run: a function of a function that takes the initial carry and returns
@@ -340,7 +343,7 @@ def visit_tiles(
     pipeline = plgpu.emit_pipeline_warp_specialized(
         step,
         grid=(program.visits,),
-        max_concurrent_steps=STAGES,
+        max_concurrent_steps=options.stages,
         num_compute_wgs=WARPGROUPS,
         memory_registers=32,
         wg_axis=GRID[3],

@@ -21,6 +21,7 @@ from efficient_attention.attention.block_sparse.lists import BLOCKS, choose_list
 from efficient_attention.attention.block_sparse.tiles import LOG2E, KernelOptions, Tokens
 from efficient_attention.attention.block_sparse.work import count_visits
 from efficient_attention.attention.device_mesh import device_mesh
+from efficient_attention.attention.devices import device_tuning
 from efficient_attention.attention.dropout import hash_in_index, row_seeds, spread_index
 from efficient_attention.attention.lsh.definition import SELF_LOGIT, unit_keys
 from efficient_attention.attention.lsh.sorted_rounds import NO_RUN, HashRounds, LSHLayout, make_rounds
@@ -83,7 +84,7 @@ def attend_rounds(
     tokens = make_tokens(request, rounds)
     numbers = np.arange(slots, dtype=np.int32).tobytes()
     pattern = chunk_pattern(layout) & SortedPositions(layout.causal)
-    sizes = kernels.SIZES, kernels.SIZES_BY_KEY
+    sizes = kernels.tile_sizes()
     lists = [make_lists(((pattern,),), (numbers, numbers), 1, size, 1) for size in sizes]
     options = KernelOptions(
         pattern=pattern,
@@ -93,6 +94,7 @@ def attend_rounds(
         scale=1.0,
         sizes=sizes[0],
         sizes_by_key=sizes[1],
+        stages=device_tuning().mosaic_stages,
         visits=(count_visits(lists[0], 1), count_visits(lists[1], 1)),
         is_interpreted=is_interpreted,
         self_score=SELF_LOGIT * LOG2E,

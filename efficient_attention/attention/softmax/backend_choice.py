@@ -80,11 +80,14 @@ MOST_LOOPED_PAIRS = 2**21
 # 8 rows of 2 heads of width 32, 1,448 positions: `dense` 477 ms, `blocked` 637 ms; but causal 477 and 370 ms.
 # 8 rows of 2 heads of width 32, 2,000 positions: `dense` 860 ms, `blocked` 1,296 ms; but causal 922 and 737 ms.
 MOST_LOOPED_PAIRS_OF_A_CORE = 2**22
-# Smallest number of query-key pairs for which 'auto' uses `splash`. The limit was not timed. It is an estimate: for
-# shorter rows, the start of a kernel's step (0.35 microseconds) takes longer than the memory traffic of the scores.
-FEWEST_SPLASH_PAIRS = 256 * 256
-# Smallest number of query-key pairs for which 'auto' uses `mosaic`: a tile of queries. Below it, padding is computed.
-FEWEST_MOSAIC_PAIRS = 128 * 128
+# Smallest row length, squared, for which 'auto' uses a backend: its number of query-key pairs.
+FEWEST_POSITIONS = {
+    # The limit was not timed. It is an estimate: for shorter rows, the start of a kernel's step (0.35 microseconds)
+    # takes longer than the memory traffic of the scores.
+    'splash': 256,
+    # A tile of queries. Below it, padding is computed.
+    'mosaic': 128,
+}
 TILED = ('blocked', 'cudnn', 'mosaic', 'splash')  # backends that never hold all query-key pairs in memory
 
 
@@ -97,10 +100,13 @@ def compute_attention(request: Request) -> tuple[Array, Array | None]:
             backend.
     """
     if request.backend != 'auto':
-        return BACKENDS[request.backend](request)
+        result = BACKENDS[request.backend](request)
+        note_choice(request.backend, pattern_text(request_pattern(request)), {})
+        return result
     refusals: dict[str, Refusal] = {}
     for name in auto_order(request):
         try:
+            check_enough_pairs(name, request)
             result = BACKENDS[name](request)
         except NotImplementedError as error:
             refusals[name] = Refusal(str(error), error.features if isinstance(error, UnsupportedError) else ())
@@ -115,15 +121,20 @@ def auto_order(request: Request) -> list[str]:
 
     It tries `cudnn` and `mosaic` only on GPUs, and `splash` only on TPUs.
     """
-    tuning, pairs = device_tuning(), request.query.shape[1] * request.key.shape[1]
+    tuning = device_tuning()
     skipped = set() if tuning.has_cudnn else {'cudnn', 'mosaic'}
-    if pairs < FEWEST_MOSAIC_PAIRS:
-        skipped.add('mosaic')
-    if tuning.splash_tile == 0 or pairs < FEWEST_SPLASH_PAIRS:
+    if tuning.splash_tile == 0:
         skipped.add('splash')
     if not prefers_dense(request):
         skipped.add('dense')
     return [name for name in AUTO_ORDER if name not in skipped]
+
+
+def check_enough_pairs(name: str, request: Request) -> None:
+    """Raises NotImplementedError if the rows are so short that 'auto' does not use the backend with this name."""
+    fewest = FEWEST_POSITIONS.get(name, 0)
+    if request.query.shape[1] * request.key.shape[1] < fewest**2:
+        raise NotImplementedError(f'auto takes {name} only for rows of {fewest} positions or more')
 
 
 def prefers_dense(request: Request) -> bool:

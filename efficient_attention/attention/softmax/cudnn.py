@@ -20,6 +20,9 @@ from efficient_attention.attention.patterns import Pattern, Reach
 from efficient_attention.attention.request import Request, without_padding
 
 OLDEST_GPU = 8.0  # the lowest compute capability with cuDNN's fused attention (Ampere)
+# Errors of JAX that mean that cuDNN cannot compute a call: no usable cuDNN, and a `jax.vmap` over only some of the
+# arrays, which the batching rules of cuDNN's call do not support.
+KNOWN_ERRORS = ((RuntimeError, 'cuDNN'), (TypeError, 'cannot reshape array'))
 WIDEST_HEAD = 256  # on the newest GPUs; JAX raises a NotImplementedError where cuDNN supports only 128
 
 
@@ -30,7 +33,9 @@ def compute_attention(request: Request) -> tuple[Array, None]:
     check_supported(request)
     try:
         return attend_fused(request, 'cudnn'), None
-    except (RuntimeError, TypeError) as error:  # no usable cuDNN, or a `jax.vmap` that cuDNN's call does not support
+    except (RuntimeError, TypeError) as error:
+        if not any(isinstance(error, kind) and words in str(error) for kind, words in KNOWN_ERRORS):
+            raise
         raise NotImplementedError(f'cudnn cannot run here: {error}') from None
 
 

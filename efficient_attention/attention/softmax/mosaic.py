@@ -19,12 +19,11 @@ from jaxtyping import Float, Int
 
 from efficient_attention.attention.block_sparse.listed_attention import (
     COMPUTED,
-    SIZES,
-    SIZES_BY_KEY,
     attend_lists,
     lacks_of_kernels,
     pad_to_tiles,
     pad_vectors,
+    tile_sizes,
 )
 from efficient_attention.attention.block_sparse.lists import choose_lists, make_lists
 from efficient_attention.attention.block_sparse.tiles import KernelOptions, Tokens
@@ -36,6 +35,7 @@ from efficient_attention.attention.device_mesh import (
     is_axis_sharded,
     partition,
 )
+from efficient_attention.attention.devices import device_tuning
 from efficient_attention.attention.dropout import hash_in_index, hash_in_indices, row_seeds, spread_index
 from efficient_attention.attention.layer_choice import layer_index
 from efficient_attention.attention.logits.definition import request_pattern
@@ -177,8 +177,9 @@ def attend_pass(call: Call, patterns: tuple[Pattern, ...], order: int, operands:
         listings = [order_by_residue(one, order) for one in arrays]
         known = QueryKeyPair(*(one[listing].tobytes() for one, listing in zip(arrays, listings, strict=True)))
     by_layer = tuple(zip(*(pattern.by_layer() for pattern in patterns), strict=True))
+    by_query, by_key = tile_sizes()
     lists, lists_by_key = (
-        make_lists(by_layer, tuple(known), order, sizes, heads // key_heads) for sizes in (SIZES, SIZES_BY_KEY)
+        make_lists(by_layer, tuple(known), order, sizes, heads // key_heads) for sizes in (by_query, by_key)
     )
     if listings is not None:
         operands = list_operands(operands, QueryKeyPair(*listings))
@@ -189,16 +190,16 @@ def attend_pass(call: Call, patterns: tuple[Pattern, ...], order: int, operands:
         tokens.segments_bL is not None or not all(one.is_whole_NPE.all() for one in (lists, lists_by_key)),
         call.dropout_rate,
         1.0 / math.sqrt(width),
-        SIZES,
-        SIZES_BY_KEY,
+        by_query,
+        by_key,
+        device_tuning().mosaic_stages,
         (count_visits(lists, heads), count_visits(lists_by_key, key_heads)),
         call.is_interpreted,
     )
     of_rows = None if operands.segments is None else QueryKeyPair(tokens.segments_bL, tokens.segments_bM)
     q, k, v = (pad_vectors(x) for x in operands[:3])
     chosen = [
-        choose_lists(one, operands.layer, of_rows, sizes)
-        for one, sizes in ((lists, SIZES), (lists_by_key, SIZES_BY_KEY))
+        choose_lists(one, operands.layer, of_rows, sizes) for one, sizes in ((lists, by_query), (lists_by_key, by_key))
     ]
     out, lse = attend_lists(options, q, k, v, tokens, *chosen)
     out, lse = out[:, :length, :, :width], lse[:, :, :length]

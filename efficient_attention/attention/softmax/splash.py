@@ -33,9 +33,10 @@ from efficient_attention.attention.request import QueryKeyPair, Request, without
 from efficient_attention.errors import require
 
 LANES = 128  # tile sizes are multiples of a TPU's vector width
-# For each TPU, the largest tile that compiles for heads of width 64 and 128. The default tile of 512 compiles for all
-# TPUs. The fastest tile was not measured.
+# For each TPU, the largest tile that compiles for heads of width 64 and 128. On other TPUs, the largest tile is the
+# default of `DeviceTuning.splash_tile`, which is the same for all TPUs because no tile was timed.
 LARGEST_TILES = {'TPU v5 lite': 1024, 'TPU v5': 1024, 'TPU v6 lite': 2048}
+LARGEST_OTHER_TILE = 512
 WIDEST_HEAD = 256
 # Largest total size of the different tile masks of all heads. Masks are constants of the program, and take many times
 # their size in it: the 16 MiB of masks of `bigbird(64)` at 4,096 positions took 490 MiB (libtpu 0.0.42, TPU v5e).
@@ -148,7 +149,7 @@ def tile_size(length: int) -> int:
     """
     size, chip = device_tuning().splash_tile, chip_name()
     require(size % LANES == 0, 'device constant splash_tile', size, f'a multiple of {LANES}, such as 512')
-    largest = LARGEST_TILES.get(chip, size)
+    largest = LARGEST_TILES.get(chip, LARGEST_OTHER_TILE)
     require(size <= largest, 'device constant splash_tile', size, f'at most {largest} on a {chip}')
     return min(size, round_up(length, LANES))
 

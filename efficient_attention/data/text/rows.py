@@ -48,7 +48,8 @@ class TextRows:
         """Returns the row with the targets first:first + length: arrays of tokens, targets, segments and weights (0 =
         the target does not count), each [length].
 
-        Without `cut_at_documents` also 'lengths' [], the number of tokens before the padding.
+        Without `cut_at_documents` and `reading` also 'lengths' [], the number of tokens before the padding: all tokens
+        then have segment 1.
 
         After the last target, or after `stop`, the row has padding: weight 0, segment 0. Without `reading`, segments of
         a row are 1, 2, ... `reading` counts earlier passes over the text. With it, equal segment numbers in two rows
@@ -61,7 +62,8 @@ class TextRows:
             row['tokens'][:count], row['targets'][:count] = self._tokens_and_targets(first, last)
             row['segments'][:count] = self._segments(first, count, reading)
             row['weights'][:count] = 1
-        return row if self.cut_at_documents else row | {'lengths': np.array(count, np.int32)}
+        has_lengths = not self.cut_at_documents and reading is None
+        return row | {'lengths': np.array(count, np.int32)} if has_lengths else row
 
     def _tokens_and_targets(self, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
         if self.start < 0:

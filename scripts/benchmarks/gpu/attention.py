@@ -2,7 +2,8 @@
 
 A side is an implementation of attention, and a peer is a side of another library. A group is one mechanism at one
 length, forward or with gradients. To add a side, add a line to `SIDES`. All sides of a group get the same arrays in
-bfloat16: one row, 8 heads of width 64.
+bfloat16: one row, 8 heads of width 64. As in models, this project's sides also get the length of the row, which is
+full; the side `jax.nn cudnn` shows the time without it.
 
 The operations of a group are those of its mechanism in tiles of 64 positions (`multiply_adds`): 2 matrix products
 forward, 7 with gradients, which compute the scores once more. So the TFLOP/s of the sides of a group are comparable. A
@@ -28,6 +29,7 @@ from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import Pattern
 from efficient_attention.attention.registry import multiply_adds
+from efficient_attention.attention.request import Lengths
 from efficient_attention.attention.softmax.definition import Softmax
 from scripts.benchmarks.gpu.cases import Case, Settings, measure_program, speed, time_calls
 
@@ -41,6 +43,7 @@ MECHANISMS = (
     'lsh(64, 4, causal=True)',
 )
 LENGTHS = (16_384, 4_096, 65_536)  # the most telling length first
+FIRST_MECHANISMS = MECHANISMS[:3]  # measured first, at the first length with gradients
 DRY_MECHANISMS, DRY_LENGTHS = ('bigbird(8, 1)', 'lsh(8, 2, causal=True)'), (32,)
 WITH_GRADIENTS = 3.5  # ratio of operations with gradients to operations forward: 7 products / 2
 
@@ -64,14 +67,15 @@ def ours(backend: str, dropout_rate: float = 0.0) -> MakeAttention:
     """Returns a maker of calls of `attend` with this backend; mechanisms without backends accept only 'blocked'."""
 
     def make(mechanism: Mechanism, length: int) -> tuple[Attention, list[Array]]:
-        del length
         rng = jax.random.key(0) if mechanism.randomness.always else None
         shares_keys = mechanism.requirements.shared_qk
 
         def call(q_BLHK: Array, k_BLHK: Array, v_BLHK: Array) -> Array:
             key_BLHK = q_BLHK if shares_keys else k_BLHK
             dropped = {'dropout_rate': dropout_rate, 'dropout_rng': jax.random.key(1)} if dropout_rate else {}
-            return attend(q_BLHK, key_BLHK, v_BLHK, mechanism, backend=backend, rng=rng, **dropped)
+            one = Lengths(jnp.full(q_BLHK.shape[:1], length, jnp.int32))
+            segments = {'query_segments': one, 'key_segments': one}
+            return attend(q_BLHK, key_BLHK, v_BLHK, mechanism, backend=backend, rng=rng, **segments, **dropped)
 
         return call, []
 
@@ -125,6 +129,7 @@ def list_cases(settings: Settings) -> list[Case]:
             side.name,
             functools.partial(measure_side, side, text, length, with_gradients, settings),
             side.is_peer,
+            is_first=length == lengths[0] and with_gradients and text in FIRST_MECHANISMS,
         )
         for length in lengths
         for with_gradients in (True, False)

@@ -3,10 +3,13 @@
 The benchmark has several parts, such as `attention` and `decoding`. A part is a list of `Case`s, and its results are
 one JSON file, the report. If a case fails, the report contains the reason. Before a case starts, the report calls it
 unfinished. So the next call knows which case killed the process, and tries this case again only after all new cases.
+
+A call goes through all parts once per stage (`STAGES`), so a short call has the most valuable cases of every part.
 """
 
 import dataclasses
 import datetime
+import hashlib
 import importlib.metadata
 import json
 import platform
@@ -28,7 +31,11 @@ from efficient_attention.training.throughput import peak_flops
 UNFINISHED = 'unfinished: the process ended during this case'
 REASON_LETTERS = 240  # maximum length of a recorded reason
 # Fields that must be equal for two calls to write into one file.
+FIELDS = ('part', 'code', 'is_dry_run')
 MACHINE = ('device', 'count', 'jax', 'jaxlib')
+# The stages of a call: the first cases of all parts, then the other new cases, then the unfinished cases.
+STAGES = ('first', 'new', 'again')
+MEASURED_CODE = ('efficient_attention', 'scripts/benchmarks/gpu', 'scripts/benchmarks/peers')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,13 +60,15 @@ DRY = Settings(is_dry=True, repeats=3, seconds=0.0, calls=1)
 class Case:
     """One measurement: an implementation (the side) of some work that the sides of one group share.
 
-    A peer is a side of another library. `measure` returns the fields of the result, or raises an error.
+    A peer is a side of another library. `measure` returns the fields of the result, or raises an error. A call measures
+    the cases with `is_first` of all parts before any other case.
     """
 
     group: str
     side: str
     measure: Callable[[], dict[str, Any]]
     is_peer: bool = False
+    is_first: bool = False
 
     @property
     def name(self) -> str:
@@ -67,20 +76,33 @@ class Case:
         return f'{self.group}: {self.side}'
 
 
-def run_part(path: Path, head: dict[str, Any], cases: Sequence[Case], stop: float) -> int:
-    """Runs the missing cases of a part of the benchmark, and returns how many cases are left.
+def run_parts(parts: dict[Path, tuple[dict[str, Any], Sequence[Case]]], stop: float) -> int:
+    """Runs the missing cases of all parts, stage by stage, and returns how many cases are left.
 
-    The file `path` is rewritten before and after every case. No case starts after the time `stop` of `time.monotonic`.
+    Args:
+        parts: for each part, its file, the head of its report and its cases.
+        stop: the time of `time.monotonic` after which no case starts.
 
     Raises:
-        InputError: another commit or machine wrote the file, its sizes differ, or it cannot be read.
+        InputError: other code or another machine wrote a file, its sizes differ, or it cannot be read.
         RunError: the device does not answer any more.
+    """
+    for path, (head, _) in parts.items():
+        read_report(path, head)  # This refuses a file before any case runs.
+    left = 0
+    for stage in STAGES:
+        left = sum(run_part(path, head, cases, stop, stage) for path, (head, cases) in parts.items())
+    return left
+
+
+def run_part(path: Path, head: dict[str, Any], cases: Sequence[Case], stop: float, stage: str) -> int:
+    """Runs the cases of a part that belong to a stage, and returns how many cases of the part are left.
+
+    The file `path` is rewritten before and after every case. The arguments and errors are those of `run_parts`.
     """
     report = read_report(path, head)
     done = report['cases']
-    new = [case for case in cases if case.name not in done]
-    again = [case for case in cases if done.get(case.name, {}).get('reason') == UNFINISHED]
-    waiting = [*new, *again]
+    waiting = [case for case in cases if is_in_stage(case, done, stage)]
     while waiting and time.monotonic() < stop:
         case = waiting.pop(0)
         about = {'group': case.group, 'side': case.side, 'is_peer': case.is_peer}
@@ -92,7 +114,14 @@ def run_part(path: Path, head: dict[str, Any], cases: Sequence[Case], stop: floa
         print(f'{report["part"]:>13}  {case.name:<58} {describe(result)}', flush=True)
         if 'reason' in result and not is_device_alive():
             raise RunError(f'the device does not answer after the case {case.name!r}; call the script again')
-    return len(waiting)
+    return sum(case.name not in done or done[case.name].get('reason') == UNFINISHED for case in cases)
+
+
+def is_in_stage(case: Case, done: dict[str, Any], stage: str) -> bool:
+    """Returns whether a stage runs a case, given the results by name so far."""
+    if stage == 'again':
+        return done.get(case.name, {}).get('reason') == UNFINISHED
+    return case.name not in done and (case.is_first or stage == 'new')
 
 
 def result_of(case: Case) -> dict[str, Any]:
@@ -122,6 +151,7 @@ def describe(result: dict[str, Any]) -> str:
     words += (
         [f'errors {result["output_error"]:.1e}, {result["gradient_error"]:.1e}'] if 'output_error' in result else []
     )
+    words += ['WRONG'] if result.get('is_wrong') else []
     return ', '.join(words)
 
 
@@ -147,13 +177,25 @@ def current_commit(root: Path) -> str:
     """Returns the commit of a working tree; a '+' means that tracked files differ.
 
     Raises:
-        InputError: git does not know the commit. Files of two such copies could not be told apart.
+        InputError: git does not know the commit. A published result names it.
     """
     commit = output_of(['git', '-C', str(root), 'rev-parse', '--short=12', 'HEAD'])
     if not commit:
         raise InputError(f'{root}: git does not tell the commit of this copy; name it with --commit')
     changed = output_of(['git', '-C', str(root), 'status', '--porcelain', '--untracked-files=no'])
     return f'{commit}{"+" if changed else ""}'
+
+
+def code_digest(root: Path) -> str:
+    """Returns a digest of the measured code: the Python files of the package and of this benchmark.
+
+    Results of two commits with the same measured code belong to one file.
+    """
+    digest = hashlib.sha256()
+    files = [path for folder in MEASURED_CODE for path in (root / folder).rglob('*.py')]
+    for path in sorted([*files, *(root / 'scripts' / 'benchmarks').glob('plain_nnx.py')]):
+        digest.update(f'{path.relative_to(root).as_posix()}\n'.encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def output_of(command: list[str]) -> str:
@@ -165,29 +207,33 @@ def output_of(command: list[str]) -> str:
     return done.stdout.strip() if done.returncode == 0 else ''
 
 
-def make_head(part: str, machine: dict[str, Any], commit: str, settings: Settings) -> dict[str, Any]:
-    """Returns the fields of a report, without its cases."""
+def make_head(part: str, machine: dict[str, Any], commit: str, code: str, settings: Settings) -> dict[str, Any]:
+    """Returns the fields of a report, without its cases; `code` is the result of `code_digest`."""
     today = datetime.date.today().isoformat()
-    return {'part': part, 'machine': machine, 'commit': commit, 'date': today, 'is_dry_run': settings.is_dry}
+    about = {'commit': commit, 'code': code, 'date': today}
+    return {'part': part, 'machine': machine, **about, 'is_dry_run': settings.is_dry}
 
 
 def read_report(path: Path, head: dict[str, Any]) -> dict[str, Any]:
-    """Returns the report of earlier calls with the date of this call; if there is none, a report without cases.
+    """Returns the report of earlier calls with the commit and date of this call; if there is none, a report without
+    cases.
 
     Raises:
-        InputError: another commit or machine wrote the file, its sizes differ, or it is no report of this part.
+        InputError: other code or another machine wrote the file, its sizes differ, or it is no report of this part.
     """
     if not path.exists():
         return head | {'cases': {}}
     try:
         report = read_json_file(path)
-        old = [report[name] for name in ('part', 'commit', 'is_dry_run')]
+        old = [report[name] for name in FIELDS]
         old += [report['machine'][name] for name in MACHINE]
         results = {name: dict(result) for name, result in report['cases'].items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f'{path}: not a report of this script ({one_line(error)}); name another --output') from None
-    new = [head[name] for name in ('part', 'commit', 'is_dry_run')] + [head['machine'][name] for name in MACHINE]
-    changed = [f'{before!r} instead of {now!r}' for before, now in zip(old, new, strict=True) if before != now]
+    new = [head[name] for name in FIELDS] + [head['machine'][name] for name in MACHINE]
+    names = (*FIELDS, *MACHINE)
+    pairs = zip(names, old, new, strict=True)
+    changed = [f'{name} {before!r} instead of {now!r}' for name, before, now in pairs if before != now]
     if changed:
         raise InputError(f'{path}: measured with {", ".join(changed)}; name another --output')
     return head | {'cases': results}

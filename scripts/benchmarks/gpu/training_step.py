@@ -71,7 +71,27 @@ BLOCKED = {'attention_backend': 'blocked'}
 NO_DROPOUT = {'attention_dropout_rate': 0.0}  # cuDNN attention needs this value
 SIDES_OF_BERT = {'no attention dropout': NO_DROPOUT, 'as configured': {}}
 BF16 = {'dtype': 'bfloat16'}
+AUTO = {'remat': 'auto'}  # measured as 'dots', which a run on a GPU tries first
 MODELS = (
+    # The first two have the sizes for which scripts/plan.py estimates steps (docs/results/scaling.md).
+    TrainedModel(
+        'GPT-2 124M',
+        'configs/lm/gpt.py:small',
+        gpt2_fields('small') | BF16 | {'remat': 'full', 'loss_chunk': 256},
+        rows=16,
+        length=1024,
+        variants={'no attention dropout, dots': NO_DROPOUT | {'remat': 'dots'}, 'as configured': {}},
+    ),
+    TrainedModel(
+        'BERT-base',
+        'configs/pretrain/bert.py:base',
+        bert_fields('base') | BF16 | AUTO,
+        rows=64,
+        length=512,
+        masked=77,
+        has_pairs=True,
+        variants={'no attention dropout, dots': NO_DROPOUT | {'remat': 'dots'}, 'as configured': {}},
+    ),
     TrainedModel(
         'GPT-2 124M',
         'configs/lm/gpt.py:small',
@@ -87,7 +107,7 @@ MODELS = (
     TrainedModel(
         'BERT-base',
         'configs/pretrain/bert.py:base',
-        bert_fields('base') | BF16,
+        bert_fields('base') | BF16 | AUTO,
         rows=256,
         length=128,
         masked=20,
@@ -115,7 +135,7 @@ MODELS = (
     TrainedModel(
         'BERT-large',
         'configs/pretrain/bert.py:large',
-        bert_fields('large') | BF16,
+        bert_fields('large') | BF16 | AUTO,
         rows=64,
         length=512,
         masked=77,
@@ -136,8 +156,9 @@ def list_cases(settings: Settings) -> list[Case]:
     models = DRY_MODELS if settings.is_dry else MODELS
     cases = []
     for model in models:
-        for variant, changes in model.variants.items():
-            cases.append(Case(model.shape, variant, functools.partial(measure_model, model, changes, settings)))
+        for number, (variant, changes) in enumerate(model.variants.items()):
+            measure = functools.partial(measure_model, model, changes, settings)
+            cases.append(Case(model.shape, variant, measure, is_first=number == 0))
         if model.name == 'BERT-base':
             cases.append(Case(model.shape, PLAIN, functools.partial(measure_plain, model, settings), is_peer=True))
     return cases
@@ -145,7 +166,8 @@ def list_cases(settings: Settings) -> list[Case]:
 
 def measure_model(model: TrainedModel, changes: dict[str, Any], settings: Settings) -> dict[str, Any]:
     """Measures this project's training step of a model, with the changed config fields of a variant."""
-    config = ModelConfig(**model.fields | changes)
+    fields = model.fields | changes
+    config = ModelConfig(**fields | ({'remat': 'dots'} if fields.get('remat') == 'auto' else {}))
     step, first_state = make_step(model, config)
     figures = time_step(step, jax.jit(first_state)(), random_batch(model, config), settings)
     return figures | speed(figures['milliseconds'], training_flops(model, config)) | {'config': model.config}

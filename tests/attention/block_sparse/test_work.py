@@ -11,13 +11,14 @@ import pytest
 
 from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.block_sparse import listed_attention
-from efficient_attention.attention.devices import using_platform
+from efficient_attention.attention.devices import using_device_tuning, using_platform
 from efficient_attention.attention.kernel_work import KernelWork, stated_work, stating_work
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns.pattern import dense_mask
 from efficient_attention.attention.request import CallOptions
 from efficient_attention.attention.softmax import mosaic
 from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.errors import InputError
 from tests.attention.abstract_gpu import on_abstract_gpu
 
 BATCH, LENGTH, HEADS, KEY_HEADS, WIDTH = 3, 512, 4, 2, 64
@@ -85,6 +86,32 @@ def test_products_follow_the_kept_tiles(text: str, monkeypatch: pytest.MonkeyPat
         'dq': 3 * by_query * product,
         'dkv': 4 * by_key * product,
     }
+
+
+def test_products_follow_other_tiles(monkeypatch: pytest.MonkeyPatch):
+    with using_device_tuning(mosaic_tile=128):
+        found = stated_works(monkeypatch, 'causal')
+    tiles = BATCH * kept_tiles('causal', 128, 128)
+    assert [work.flops for work in found.values()] == [products * tiles * 2 * 128**2 * WIDTH for products in (2, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        ({'mosaic_tile': 96}, 'mosaic_tile is 96; it must be 64 or 128'),
+        ({'mosaic_stages': 1}, 'it must be from 2 to 4'),
+    ],
+)
+def test_other_sizes_of_tiles_are_refused(change: dict[str, int], message: str, monkeypatch: pytest.MonkeyPatch):
+    with using_device_tuning(**change), pytest.raises(InputError, match=message):
+        stated_works(monkeypatch, 'full')
+
+
+def test_a_word_has_a_bit_for_each_block_of_a_tile(monkeypatch: pytest.MonkeyPatch):
+    with using_device_tuning(mosaic_tile=128):
+        assert set(stated_works(monkeypatch, 'bigbird(32, 1)')) == {'forward', 'dq', 'dkv'}
+        with pytest.raises(NotImplementedError, match='no tables of blocks of 16 positions in tiles of 128 x 128'):
+            stated_works(monkeypatch, 'bigbird(16, 1)')
 
 
 def test_loads_count_each_visit(monkeypatch: pytest.MonkeyPatch):

@@ -2,6 +2,7 @@
 a GPU.
 """
 
+import dataclasses
 import functools
 import importlib.util
 import re
@@ -25,8 +26,13 @@ from efficient_attention.attention.softmax import cudnn
 from efficient_attention.attention.softmax.cudnn import attend_fused, check_supported, compute_attention, is_supported
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.inference.fill_mask import masked_logits
+from efficient_attention.inference.search_settings import SearchSettings, no_limits
+from efficient_attention.inference.seq2seq_generator import PaddedSources, search_targets
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.encoder_decoder import EncoderDecoder
+from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.models.sharding import make_mesh
 from efficient_attention.planning.topology import make_topology_devices, parse_topology
 from tests.attention.cells import inputs
@@ -104,6 +110,30 @@ def test_a_gpu_without_cudnn_falls_back(monkeypatch: pytest.MonkeyPatch):
         assert jax.eval_shape(lambda q: attend(q, q, q, parse_mechanism('full')), Q).shape == Q.shape
         with pytest.raises(NotImplementedError, match=r'^cudnn cannot run here: cuDNN is not detected\.$'):
             attend(Q, Q, Q, parse_mechanism('full'), backend='cudnn')
+
+
+@pytest.mark.usefixtures('on_a_gpu')
+def test_rows_with_shared_lengths_inside_vmap_fall_back():
+    stacked, lengths = jnp.stack([Q] * 3), jnp.full(2, L, jnp.int32)
+
+    def attended(backend: str) -> jax.Array:
+        given = {'query_segments': Lengths(lengths), 'key_segments': Lengths(lengths), 'backend': backend}
+        return jax.vmap(lambda q: attend(q, q, q, parse_mechanism('full'), **given))(stacked)
+
+    assert jax.eval_shape(lambda: attended('auto')).shape == stacked.shape
+    with pytest.raises(NotImplementedError, match='^cudnn cannot run here: cannot reshape array'):
+        jax.eval_shape(lambda: attended('cudnn'))
+
+
+@pytest.mark.usefixtures('on_a_gpu')
+@pytest.mark.parametrize('error', [RuntimeError('out of memory'), TypeError('a tracer is no number')])
+def test_other_errors_are_not_taken_for_a_missing_cudnn(error: Exception, monkeypatch: pytest.MonkeyPatch):
+    def failing(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cudnn.jax.nn, 'dot_product_attention', failing)
+    with pytest.raises(type(error), match=str(error)):
+        attend(Q, Q, Q, parse_mechanism('full'))
 
 
 def test_an_older_gpu_falls_back(monkeypatch: pytest.MonkeyPatch):
@@ -190,6 +220,25 @@ def test_models_reach_the_kernel_without_asking(make: type, attention: str, drop
 
     program = jax.jit(jax.grad(loss)).trace(params, tokens, lengths).lower(lowering_platforms=('cuda',)).as_text()
     assert len(set(re.findall(r'custom_call @(__cudnn[\w$]+)', program))) == kernels
+
+
+@pytest.mark.lenient_promotion
+@pytest.mark.usefixtures('on_a_gpu')
+def test_generation_and_filled_masks_reach_the_kernel():
+    config = ModelConfig(
+        vocab_size=30, layers=2, decoder_layers=1, width=64, heads=2, max_length=L, dtype='bfloat16', token_types=0
+    )
+    tokens, lengths = jax.ShapeDtypeStruct((2, L), jnp.int32), jax.ShapeDtypeStruct((2,), jnp.int32)
+    search = SearchSettings(beams=1, max_tokens=4)
+    sources, limits = PaddedSources(tokens, lengths, jnp.zeros(1, jnp.int32)), no_limits(30, 2, search)
+    graph, params = nnx.split(nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))
+    generation = search_targets.trace(graph, params, sources, limits, search=search)
+    config = dataclasses.replace(config, decoder_layers=0)
+    graph, params = nnx.split(nnx.eval_shape(lambda: PretrainingModel(config, has_pairs=False, rngs=nnx.Rngs(0))))
+    filled = jax.jit(functools.partial(masked_logits, graph)).trace(params, tokens, lengths, tokens)
+    for traced in (generation, filled):
+        program = traced.lower(lowering_platforms=('cuda',)).as_text()
+        assert set(re.findall(r'custom_call @(__cudnn[\w$]+)', program)) == {'__cudnn$fmhaSoftmax'}
 
 
 @pytest.mark.slow

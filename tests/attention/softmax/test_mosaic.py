@@ -19,7 +19,7 @@ from efficient_attention.attention.block_sparse.tiles import KernelOptions, Toke
 from efficient_attention.attention.choice_log import log_choice
 from efficient_attention.attention.dense_attention import MASKED, masked_softmax
 from efficient_attention.attention.device_mesh import ACTIVATIONS, partition, shard_activations, using_mesh
-from efficient_attention.attention.devices import using_platform
+from efficient_attention.attention.devices import using_device_tuning, using_platform
 from efficient_attention.attention.dropout import hash_bits, is_kept
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.relative import Relative
@@ -91,6 +91,15 @@ def test_queries_without_keys_give_zeros_and_nan_in_padding_changes_nothing():
     assert_close((out, lse), expected, dtype='bfloat16')
     is_empty = np.repeat([False, True, False, True], [40, 30, 70, 70]).reshape(3, 70)
     assert not np.asarray(out)[is_empty].any() and (np.asarray(lse)[:, 0][is_empty] == np.float32(MASKED)).all()
+
+
+@pytest.mark.usefixtures('emulated')
+@pytest.mark.parametrize('sizes', [{'mosaic_tile': 128}, {'mosaic_stages': 4}])
+def test_other_tiles_give_the_same(sizes: dict[str, int]):
+    with using_device_tuning(**sizes):
+        found = results_of(('reference', 'mosaic'), 'bigbird(32, 1)', 'plain', 200, jnp.dtype('bfloat16'), 1, 1)
+    assert_close(found['mosaic'][1], found['reference'][1], dtype='bfloat16')
+    assert_close(found['mosaic'][0], found['reference'][0], dtype='bfloat16', gradient=True)
 
 
 def attend_listed(

@@ -74,6 +74,14 @@ def test_errors_have_their_ranges(tmp_path: Path):
     ]
 
 
+def test_wrong_results_are_listed(tmp_path: Path):
+    errors = {'output_error': 0.2, 'output_error_range': [0.1, 0.3], 'is_wrong': True}
+    wrong = {'group': 'causal float16', 'side': 'dense', 'is_peer': False, **errors}
+    right = {'group': 'causal float16', 'side': 'blocked', 'is_peer': False, 'output_error': 0.001}
+    said = markdown(tmp_path, wrong, right)[2]
+    assert said == 'Wrong results, whose errors are more than rounding: `causal float16: dense`.'
+
+
 def test_a_part_without_a_file_is_not_yet_measured(tmp_path: Path):
     text = measured_markdown(tmp_path / 'decoding.json')
     assert text.startswith('Not yet measured.') and '--parts decoding\n' in text

@@ -12,16 +12,21 @@ import jax.numpy as jnp
 import pytest
 
 from efficient_attention.errors import InputError, RunError
+from scripts.benchmarks.gpu import attention
 from scripts.benchmarks.gpu import cases as benchmark
-from scripts.benchmarks.gpu.cases import DRY, FULL, UNFINISHED, Case, make_head, run_part
+from scripts.benchmarks.gpu.cases import DRY, FULL, UNFINISHED, Case, make_head, run_parts
 from scripts.measure_gpu import PARTS
 
 MACHINE = {'device': 'NVIDIA H200', 'count': 1, 'jax': '0.11.2', 'jaxlib': '0.11.2'}
-HEAD = make_head('attention', MACHINE, 'abc', DRY)
+HEAD = make_head('attention', MACHINE, 'abc', '0123', DRY)
 
 
 def case(side: str, measure: Callable[[], dict[str, Any]] = lambda: {'milliseconds': 1.0}) -> Case:
     return Case('causal 64', side, measure)
+
+
+def run_part(path: Path, head: dict[str, Any], cases: list[Case], stop: float) -> int:
+    return run_parts({path: (head, cases)}, stop)
 
 
 def soon() -> float:
@@ -76,6 +81,45 @@ def test_a_case_that_ended_the_process_is_tried_again_after_all_others(tmp_path:
     assert ran == ['b', 'a']
 
 
+def test_the_first_cases_of_all_parts_come_first_and_unfinished_ones_last(tmp_path: Path):
+    ran: list[str] = []
+
+    def measured(name: str, *, is_first: bool = False) -> Case:
+        return Case('causal 64', name, lambda: ran.append(name) or {'milliseconds': 1.0}, is_first=is_first)
+
+    parts = {
+        tmp_path / 'numerics.json': (
+            HEAD | {'part': 'numerics'},
+            [measured('a'), measured('b', is_first=True), measured('killed', is_first=True)],
+        ),
+        tmp_path / 'attention.json': (HEAD, [measured('c'), measured('d', is_first=True)]),
+    }
+    unfinished = {'group': 'causal 64', 'side': 'killed', 'is_peer': False, 'reason': UNFINISHED}
+    report = HEAD | {'part': 'numerics', 'cases': {'causal 64: killed': unfinished}}
+    (tmp_path / 'numerics.json').write_text(json.dumps(report))
+    assert run_parts(parts, time.monotonic()) == 5 and not ran
+    assert run_parts(parts, soon()) == 0
+    assert ran == ['b', 'd', 'a', 'c', 'killed']
+
+
+def test_another_commit_with_the_same_code_goes_on(tmp_path: Path):
+    path = tmp_path / 'attention.json'
+    run_part(path, HEAD, [case('a')], soon())
+    run_part(path, HEAD | {'commit': 'def'}, [case('b')], soon())
+    assert set(results(path)) == {'causal 64: a', 'causal 64: b'}
+
+
+def test_the_digest_is_of_the_measured_code(tmp_path: Path):
+    for name in ('efficient_attention/attend.py', 'scripts/benchmarks/gpu/cases.py', 'docs/page.md'):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text('1')
+    first = benchmark.code_digest(tmp_path)
+    (tmp_path / 'docs' / 'page.md').write_text('2')
+    assert benchmark.code_digest(tmp_path) == first
+    (tmp_path / 'efficient_attention' / 'attend.py').write_text('2')
+    assert benchmark.code_digest(tmp_path) != first
+
+
 def test_a_device_that_answers_no_more_ends_the_call(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(benchmark, 'is_device_alive', lambda: False)
     every = [case('a', raising(RuntimeError('illegal address'))), case('b')]
@@ -87,12 +131,12 @@ def test_a_device_that_answers_no_more_ends_the_call(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     'head, message',
     [
-        (HEAD | {'commit': 'def'}, "measured with 'abc' instead of 'def'; name another --output"),
-        (HEAD | {'machine': MACHINE | {'device': 'cpu'}}, "'NVIDIA H200' instead of 'cpu'"),
-        (HEAD | {'is_dry_run': False}, 'True instead of False'),
+        (HEAD | {'code': '4567'}, "measured with code '0123' instead of '4567'; name another --output"),
+        (HEAD | {'machine': MACHINE | {'device': 'cpu'}}, "device 'NVIDIA H200' instead of 'cpu'"),
+        (HEAD | {'is_dry_run': False}, 'is_dry_run True instead of False'),
     ],
 )
-def test_a_file_of_another_commit_or_device_is_refused(head: dict, message: str, tmp_path: Path):
+def test_a_file_of_other_code_or_another_device_is_refused(head: dict, message: str, tmp_path: Path):
     path = tmp_path / 'attention.json'
     run_part(path, HEAD, [case('a')], soon())
     with pytest.raises(InputError) as error:
@@ -140,6 +184,12 @@ def test_the_cases_of_each_part_have_different_names(settings: benchmark.Setting
     for part in PARTS:
         names = [one.name for one in importlib.import_module(f'scripts.benchmarks.gpu.{part}').list_cases(settings)]
         assert names and len(names) == len(set(names)), part
+    assert settings.is_dry or 0 < sum(one.is_first for one in attention.list_cases(settings)) < 30
+
+
+def test_a_wrong_result_is_said():
+    errors = {'output_error': 0.1, 'gradient_error': 0.2}
+    assert benchmark.describe(errors | {'is_wrong': True}) == 'errors 1.0e-01, 2.0e-01, WRONG'
 
 
 def test_the_device_is_described():

@@ -62,6 +62,12 @@ def test_an_error_in_padded_rows_is_noticed(monkeypatch):
     monkeypatch.setattr(numerics, 'attend', without_padding)
     bad = numerics.measure_error('causal', 'float32', 'blocked', sizes)
     assert bad['output_error'] > 0.1 and bad['gradient_error'] > 0.1
+    assert bad['is_wrong'] and 'is_wrong' not in good
+
+
+def test_nan_is_wrong(monkeypatch):
+    monkeypatch.setattr(numerics, 'attend', lambda q, *_, **__: q * np.float32('nan'))
+    assert numerics.measure_error('causal', 'float32', 'blocked', numerics.DRY_WHOLE)['is_wrong']
 
 
 def test_an_error_in_packed_rows_or_in_dropout_is_noticed(monkeypatch):
