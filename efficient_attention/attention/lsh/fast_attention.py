@@ -15,26 +15,44 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from efficient_attention.attention.choice_log import Refusal, note_choice
 from efficient_attention.attention.dense_attention import MASKED
+from efficient_attention.attention.devices import device_tuning
+from efficient_attention.attention.lsh import kernel_rounds
 from efficient_attention.attention.lsh.definition import layout_from_request, unit_keys
 from efficient_attention.attention.lsh.forward_pass import softmax_sums_of_all_rounds
 from efficient_attention.attention.lsh.gradients import BackwardQueryInputs, gradients_of_all_rounds
 from efficient_attention.attention.lsh.sorted_rounds import HashRounds, LSHLayout, make_rounds
 from efficient_attention.attention.lsh.windows import LSHMaskInputs, make_mask_inputs, make_row_vectors
+from efficient_attention.attention.mechanism import UnsupportedError
 from efficient_attention.attention.request import Request
 
 
 def compute_attention(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
     """Returns the output of LSH attention and its log-sum-exp; supports segments, positions and dropout.
 
-    Bias, grouped heads and cross-attention raise NotImplementedError.
+    The backend 'auto' runs on the kernels of `mosaic` where they serve. Bias, grouped heads and cross-attention raise
+    NotImplementedError.
     """
     layout = layout_from_request(request)
+    if request.backend == 'auto' and device_tuning().has_cudnn and uses_kernels(request, layout):
+        return kernel_rounds.attend_rounds(request, layout)
     rounds, buckets_BHTL = make_rounds(request, layout)
     mask_inputs = make_mask_inputs(request, layout, rounds, buckets_BHTL)
     q_BHLK, v_BHLK = request.query.swapaxes(1, 2), request.value.swapaxes(1, 2)
     out_BHLK, lse_BHL = attend_rounds(layout, q_BHLK, v_BHLK, rounds, mask_inputs)
     return out_BHLK.swapaxes(1, 2), lse_BHL
+
+
+def uses_kernels(request: Request, layout: LSHLayout) -> bool:
+    """Returns whether the kernels of `mosaic` support a request, and notes the choice."""
+    try:
+        kernel_rounds.check_supported(request, layout)
+    except UnsupportedError as error:
+        note_choice('blocked', 'lsh', {'mosaic': Refusal(str(error), error.features)}, '')
+        return False
+    note_choice('mosaic', 'lsh', {}, '')
+    return True
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -1,12 +1,9 @@
 """The backend `mosaic`: softmax attention over any pattern on NVIDIA Hopper GPUs, forward and backward, by kernels that
 visit only the tiles that the pattern and the segments keep.
 
-The kernels (mosaic_forward.py, mosaic_backward.py) read lists of tiles (mosaic_lists.py). This file says which calls
-they support, splits a call into passes, and pads rows to whole tiles and heads to 64 or 128 numbers. Results of padding
-are cut off. Padding of keys has segment 0 and padding of queries segment -1, so no token reads either.
-
-The log-sum-exp is differentiable: its gradient is one more term of the gradient of each logit. So results over disjoint
-patterns, or over shards of the keys, merge exactly.
+The kernels are in attention/block_sparse/. This file splits a call into groups of heads and passes, and on a mesh into
+the calls of each device. Padding of keys has segment 0 and padding of queries segment -1, so no token reads either.
+Results of padding are cut off.
 """
 
 import functools
@@ -18,9 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.sharding import PartitionSpec
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 
-from efficient_attention.attention.dense_attention import MASKED
+from efficient_attention.attention.block_sparse.listed_attention import (
+    COMPUTED,
+    attend_lists,
+    lacks_of_kernels,
+    pad_to_tiles,
+    pad_vectors,
+    tile_sizes,
+)
+from efficient_attention.attention.block_sparse.lists import choose_lists, make_lists
+from efficient_attention.attention.block_sparse.tiles import KernelOptions, Tokens
+from efficient_attention.attention.block_sparse.work import count_visits
 from efficient_attention.attention.device_mesh import (
     ACTIVATIONS,
     device_mesh,
@@ -28,9 +35,8 @@ from efficient_attention.attention.device_mesh import (
     is_axis_sharded,
     partition,
 )
-from efficient_attention.attention.devices import device_tuning, is_hopper
+from efficient_attention.attention.devices import device_tuning
 from efficient_attention.attention.dropout import hash_in_index, hash_in_indices, row_seeds, spread_index
-from efficient_attention.attention.kernel_work import stating_work
 from efficient_attention.attention.layer_choice import layer_index
 from efficient_attention.attention.logits.definition import request_pattern
 from efficient_attention.attention.mechanism import raise_unsupported
@@ -38,27 +44,13 @@ from efficient_attention.attention.partial_softmax import merge_partial_softmax
 from efficient_attention.attention.patterns import Pattern
 from efficient_attention.attention.patterns.tile_table import order_by_residue, split_into_disjoint_patterns
 from efficient_attention.attention.request import QueryKeyPair, Request
-from efficient_attention.attention.softmax import mosaic_backward, mosaic_forward
 from efficient_attention.attention.softmax.blocked_backend import (
     head_groups,
     join_head_groups,
     pick_heads,
     static_positions,
 )
-from efficient_attention.attention.softmax.mosaic_lists import (
-    TileLists,
-    TileSizes,
-    choose_lists,
-    make_lists,
-)
-from efficient_attention.attention.softmax.mosaic_tiles import LOG2E, KernelOptions, Tokens
-from efficient_attention.attention.softmax.mosaic_work import count_visits, work_of
 from efficient_attention.attention.softmax.tile_chunks import reorder
-from efficient_attention.errors import require
-
-WIDTHS = (64, 128)  # widths of heads in the kernels; narrower heads are padded with zeros
-COMPUTED = 128  # number of positions in a tile that a program computes
-NO_KEYS = 1e30  # log-sum-exp of a query without keys in the backward kernels: its weights become exp2(-1e30) = 0
 
 
 class Operands(NamedTuple):
@@ -217,18 +209,6 @@ def attend_pass(call: Call, patterns: tuple[Pattern, ...], order: int, operands:
     return reorder(out, back, 1), reorder(lse, back, 2)
 
 
-def tile_sizes() -> tuple[TileSizes, TileSizes]:
-    """Returns the tiles of the kernels that compute tiles of queries, and of the kernel that computes tiles of keys.
-
-    Raises:
-        InputError: the device's constants for tiles are outside the ranges that `DeviceTuning` documents.
-    """
-    visited, stages = device_tuning().mosaic_tile, device_tuning().mosaic_stages
-    require(visited in (64, 128), 'device constant mosaic_tile', visited, '64 or 128')
-    require(2 <= stages <= 4, 'device constant mosaic_stages', stages, 'from 2 to 4')
-    return TileSizes(COMPUTED, visited), TileSizes(visited, COMPUTED, by_key=True)
-
-
 def list_operands(operands: Operands, order: QueryKeyPair) -> Operands:
     """Returns the operands with their queries and keys in the listed order."""
     segments, positions = (
@@ -267,79 +247,11 @@ def make_tokens(operands: Operands, uses_positions: bool) -> Tokens:
     return Tokens(*padded)
 
 
-def pad_to_tiles(x: Shaped[Array, '...'], axis: int, fill: int = 0) -> Array:
-    """Returns an array padded along an axis to whole tiles."""
-    more = -x.shape[axis] % COMPUTED
-    return jnp.pad(x, [(0, more * (place == axis)) for place in range(x.ndim)], constant_values=fill)
-
-
-def pad_vectors(x_BLHK: Array) -> Array:
-    """Returns queries, keys or values with rows padded to whole tiles, and heads to a width in `WIDTHS`."""
-    width = x_BLHK.shape[3]
-    wider = next(size for size in WIDTHS if size >= width) - width
-    return pad_to_tiles(jnp.pad(x_BLHK, ((0, 0), (0, 0), (0, 0), (0, wider))), 1)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attend_lists(
-    options: KernelOptions,
-    q_BLHK: Array,
-    k_BMGK: Array,
-    v_BMGK: Array,
-    tokens: Tokens,
-    lists: TileLists,
-    lists_by_key: TileLists,
-) -> tuple[Array, Array]:
-    """Returns the output [B, L, H, K] and the log-sum-exp [B, H, L] over the listed tiles; all arrays are padded."""
-    del lists_by_key
-    with stating_work(work_of('forward', options, tokens, q_BLHK, k_BMGK)):
-        return mosaic_forward.attend_queries(options, lists, tokens, q_BLHK, k_BMGK, v_BMGK)
-
-
-def attend_lists_forward(
-    options: KernelOptions,
-    q_BLHK: Array,
-    k_BMGK: Array,
-    v_BMGK: Array,
-    tokens: Tokens,
-    lists: TileLists,
-    lists_by_key: TileLists,
-) -> tuple[Any, Any]:
-    """Returns the results of `attend_lists`, and the values saved for its backward pass."""
-    out, lse = attend_lists(options, q_BLHK, k_BMGK, v_BMGK, tokens, lists, lists_by_key)
-    return (out, lse), (q_BLHK, k_BMGK, v_BMGK, tokens, lists, lists_by_key, out, lse)
-
-
-def attend_lists_backward(options: KernelOptions, saved: Any, cotangents: tuple[Array, Array]) -> tuple[Any, ...]:
-    """Returns the gradients of queries, keys and values; tokens and lists have no gradient."""
-    q, k, v, tokens, lists, lists_by_key, out, lse_BHL = saved
-    dout, dlse_BHL = cotangents
-    delta_BLH = (dout.astype(jnp.float32) * out.astype(jnp.float32)).sum(axis=-1)
-    numbers = {
-        'lse': jnp.where(lse_BHL > MASKED / 2, lse_BHL * LOG2E, NO_KEYS),
-        'delta': delta_BLH.swapaxes(1, 2) - dlse_BHL.astype(jnp.float32),
-    }
-    arrays = q, dout.astype(q.dtype), k, v
-    with stating_work(work_of('dq', options, tokens, q, k)):
-        dq = mosaic_backward.query_gradients(options, lists, tokens, arrays, numbers)
-    with stating_work(work_of('dkv', options, tokens, q, k)):
-        dk, dv = mosaic_backward.key_gradients(options, lists_by_key, tokens, arrays, numbers)
-    return dq, dk, dv, None, None, None
-
-
-attend_lists.defvjp(attend_lists_forward, attend_lists_backward)
-
-
 def check_supported(request: Request) -> None:
     """Raises a NotImplementedError that names what the request needs and the kernels or this machine lack."""
-    width, heads = request.query.shape[3], request.query.shape[2]
-    lacks = {
-        'NVIDIA Hopper GPU on this machine': not (device_tuning().has_cudnn and is_hopper()),
-        f'inputs of type {request.query.dtype}': request.query.dtype not in (jnp.bfloat16, jnp.float16),
-        f'heads {width} wide': width > WIDTHS[-1],
-        'additive bias': request.bias is not None or request.relative is not None,
-        'additive scores': request.additive is not None,
+    heads = request.query.shape[2]
+    lacks = lacks_of_kernels(request) | {
         'patterns that differ by head where a mesh shards heads': is_axis_sharded('H')
-        and len({request_pattern(request).for_head(head, heads) for head in range(heads)}) > 1,
+        and len({request_pattern(request).for_head(head, heads) for head in range(heads)}) > 1
     }
     raise_unsupported('mosaic', lacks)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.attend import attend
+from efficient_attention.attention.block_sparse.tiles import KernelOptions, Tokens
 from efficient_attention.attention.choice_log import log_choice
 from efficient_attention.attention.dense_attention import MASKED, masked_softmax
 from efficient_attention.attention.device_mesh import ACTIVATIONS, partition, shard_activations, using_mesh
@@ -26,12 +27,12 @@ from efficient_attention.attention.request import with_padding_zeroed
 from efficient_attention.attention.softmax import mosaic
 from efficient_attention.attention.softmax.backend_choice import BACKENDS
 from efficient_attention.attention.softmax.mosaic import attend_tiles, check_supported, compute_attention
-from efficient_attention.attention.softmax.mosaic_tiles import KernelOptions, Tokens
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.models.sharding import make_mesh
 from efficient_attention.planning.topology import make_topology_devices, parse_topology
 from tests.attention.abstract_gpu import on_abstract_gpu
 from tests.attention.cells import quick, results_of
+from tests.attention.emulation import emulating_kernels
 from tests.attention.requests import make_request
 from tests.tolerances import assert_close
 
@@ -42,12 +43,9 @@ H200 = 'NVIDIA H200'
 
 @pytest.fixture
 def emulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Makes JAX emulate the kernels during a test."""
-    params = pytest.importorskip('jax._src.pallas.mosaic_gpu.interpret.params')
-    if jax.__version_info__ < (0, 11):
-        pytest.skip('JAX 0.10 emulates no pipeline of a Mosaic GPU kernel')
+    """Makes the backend run on emulated kernels during a test."""
     monkeypatch.setitem(BACKENDS, 'mosaic', lambda request: attend_tiles(request, is_interpreted=True))
-    with on_abstract_gpu(), params.force_gpu_interpret_mode(params.InterpretGPUParams()):
+    with emulating_kernels():
         yield
 
 

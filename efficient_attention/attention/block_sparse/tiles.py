@@ -1,4 +1,4 @@
-"""What the kernels of the backend `mosaic` share: their options and arrays, the mask and the dropout of a tile, and
+"""What the kernels of block-sparse attention share: their options and arrays, the mask and the dropout of a tile, and
 matrix products on the tensor cores of NVIDIA Hopper GPUs.
 
 The kernels are written in Pallas for Mosaic GPU. A warpgroup, 128 threads, computes 64 rows of a tile. Two warpgroups
@@ -19,9 +19,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Int, Shaped
 
+from efficient_attention.attention.block_sparse.lists import TileLists, TileSizes, looked_up_patterns
 from efficient_attention.attention.dropout import hash_bits, is_kept
 from efficient_attention.attention.patterns import Pattern
-from efficient_attention.attention.softmax.mosaic_lists import TileLists, TileSizes, looked_up_patterns
 
 Scalar = Int[Array, '']
 Registers = Shaped[Array, '...']  # an array in the registers of a warpgroup
@@ -50,6 +50,7 @@ class KernelOptions:
         stages: number of visited tiles in shared memory at once.
         visits: tiles that all programs of a batch row visit, with `sizes` and with `sizes_by_key`.
         is_interpreted: whether JAX emulates the kernels on a CPU.
+        self_score: the score of a position with itself, in units of log 2, which has no gradient; None = its product.
     """
 
     pattern: Pattern
@@ -62,6 +63,7 @@ class KernelOptions:
     stages: int
     visits: tuple[int, int]
     is_interpreted: bool
+    self_score: float | None = None
 
 
 class Tokens(NamedTuple):
@@ -130,6 +132,10 @@ class Tile(NamedTuple):
         """Returns a number per row for each pair."""
         return lax.broadcast_in_dim(x, (ROWS, self.columns), [0])
 
+    def spread_columns(self, x: Registers) -> Array:
+        """Returns a number per column for each pair."""
+        return lax.broadcast_in_dim(x, (ROWS, self.columns), [1])
+
     def spread_queries(self, x: Registers) -> Array:
         """Returns a number per query for each pair."""
         return lax.broadcast_in_dim(x, (ROWS, self.columns), [self.query_axis])
@@ -169,6 +175,9 @@ def mask_scores(
 ) -> Array:
     """Returns the masked scores of a tile, given the numbers of its queries and keys, and its words."""
     allowed = None
+    if options.self_score is not None:
+        is_self = tile.spread_queries(queries['positions']) == tile.spread_keys(keys['positions'])
+        scores = jnp.where(is_self, jnp.float32(options.self_score), scores)
     if 'segments' in keys:
         allowed = tile.spread_queries(queries['segments']) == tile.spread_keys(keys['segments'])
     if 'positions' in keys:
@@ -193,9 +202,22 @@ def known_pairs(options: KernelOptions, tile: Tile, words: list[Array]) -> dict[
         # Bits of a row's blocks, and one bit for each column: a mask of all pairs would take many registers.
         row_bits = word >> (block_numbers(ROWS, 1, tile.program.warpgroup * ROWS) * row_factor)
         column_bits = jnp.int32(1) << (block_numbers(tile.columns, 0, jnp.int32(0)) * column_factor)
-        spread = lax.broadcast_in_dim(column_bits, (ROWS, tile.columns), [1])
-        masks[pattern] = (tile.spread_rows(row_bits) & spread) != 0
+        masks[pattern] = (tile.spread_rows(row_bits) & tile.spread_columns(column_bits)) != 0
     return masks
+
+
+def without_self(
+    options: KernelOptions, tile: Tile, rows: References, columns: References, dlogits: Registers
+) -> Registers:
+    """Returns the gradients of logits, with 0 for the constant score of a position with itself.
+
+    Positions are compared again, because few registers are left to keep the scores.
+    """
+    if options.self_score is None:
+        return dlogits
+    computed, visited = load_rows(rows, ['positions']), load_columns(columns, ['positions'])
+    is_self = tile.spread_rows(computed['positions']) == tile.spread_columns(visited['positions'])
+    return jnp.where(is_self, 0.0, dlogits)
 
 
 def with_known_pairs(pattern: Pattern, known: dict[Pattern, Array]) -> Pattern:
@@ -211,8 +233,7 @@ def kept_pairs(options: KernelOptions, tile: Tile, rows: References, columns: Re
     A row's and a column's bits are added before they are hashed, so it does not matter which are those of queries.
     """
     computed, visited = load_rows(rows, ['bits'])['bits'], load_columns(columns, ['bits'])['bits']
-    bits = tile.spread_rows(computed) + lax.broadcast_in_dim(visited, (ROWS, tile.columns), [1])
-    return is_kept(hash_bits(bits), options.dropout_rate)
+    return is_kept(hash_bits(tile.spread_rows(computed) + tile.spread_columns(visited)), options.dropout_rate)
 
 
 # ---- in the kernels ----

@@ -1,4 +1,4 @@
-"""The forward kernel of the backend `mosaic`: softmax attention of a tile of queries over the tiles of keys that it
+"""The forward kernel of block-sparse attention: softmax attention of a tile of queries over the tiles of keys that it
 visits, with a running maximum and sum (FlashAttention: Dao et al. 2022, arXiv 2205.14135, algorithm 1).
 """
 
@@ -10,17 +10,18 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from efficient_attention.attention.block_sparse import tiles
+from efficient_attention.attention.block_sparse.lists import TileLists
+from efficient_attention.attention.block_sparse.tiles import KernelOptions, Tokens
 from efficient_attention.attention.dense_attention import MASKED
-from efficient_attention.attention.softmax import mosaic_tiles as tiles
-from efficient_attention.attention.softmax.mosaic_lists import TileLists
-from efficient_attention.attention.softmax.mosaic_tiles import KernelOptions, Tokens
 
 
 def attend_queries(
     options: KernelOptions, lists: TileLists, tokens: Tokens, q_BLHK: Array, k_BMGK: Array, v_BMGK: Array
 ) -> tuple[Array, Array]:
-    """Returns the output [B, L, H, K] in the queries' type and the float32 log-sum-exp [B, H, L].
+    """Returns the output [B, L, H, K] in the queries' type, and the float32 log-sum-exp [B, H, L] in units of log 2.
 
+    In these units the weights that the backward kernels compute from it have no rounding of a conversion.
     L and M are whole tiles, and K is 64 or 128.
     """
     batch, length, heads, width = q_BLHK.shape
@@ -29,7 +30,7 @@ def attend_queries(
 
     def kernel(refs: Any, outs: Any, q_s: Any, lse_s: Any, arrived: Any) -> None:
         lists, queries, keys, q, k, v = refs
-        out, lse = outs
+        out, lse_out = outs
         program = tiles.read_program(lists)
         warpgroup, key_head = program.warpgroup, lax.div(program.head, jnp.int32(group))
         first = program.tile * rows + warpgroup * tiles.ROWS
@@ -45,11 +46,11 @@ def attend_queries(
             has_key = total > 0.0
             share = jnp.where(has_key, 1.0 / ((1.0 - options.dropout_rate) * total), 0.0)
             mine[...] = (sums * lax.broadcast_in_dim(share, sums.shape, [0])).astype(dtype)
-            logarithm = (highest + jnp.log2(jnp.where(has_key, total, 1.0))) * (1.0 / tiles.LOG2E)
-            lse_s.at[warpgroup][...] = jnp.where(has_key, logarithm, MASKED)
+            lse = highest + jnp.log2(jnp.where(has_key, total, 1.0))
+            lse_s.at[warpgroup][...] = jnp.where(has_key, lse, MASKED)
             plgpu.commit_smem()
             plgpu.copy_smem_to_gmem(mine, out.at[program.row, own, program.head])
-            plgpu.copy_smem_to_gmem(lse_s.at[warpgroup], lse.at[program.row, program.head, own])
+            plgpu.copy_smem_to_gmem(lse_s.at[warpgroup], lse_out.at[program.row, program.head, own])
             plgpu.wait_smem_to_gmem(0)
 
         def step(index: Any, k_s: Any, v_s: Any, keys_s: Any, carry: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Counts the work of each kernel of the backend `mosaic` from its lists of tiles, so that the planner can read it.
+"""Counts the work of each kernel of block-sparse attention from its lists of tiles, so that the planner can read it.
 
 Segments shorten the lists only while the program runs, so packed rows count like rows of one text.
 """
@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from jax import Array
 
+from efficient_attention.attention.block_sparse.lists import StaticLists
+from efficient_attention.attention.block_sparse.tiles import KernelOptions, Tokens
 from efficient_attention.attention.kernel_work import KernelWork
-from efficient_attention.attention.softmax.mosaic_lists import StaticLists
-from efficient_attention.attention.softmax.mosaic_tiles import KernelOptions, Tokens
 
 
 class Kernel(NamedTuple):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.attend import make_request
+from efficient_attention.attention.block_sparse import listed_attention
 from efficient_attention.attention.devices import using_device_tuning, using_platform
 from efficient_attention.attention.kernel_work import KernelWork, stated_work, stating_work
 from efficient_attention.attention.parsing import parse_mechanism
@@ -49,7 +50,7 @@ def stated_works(monkeypatch: pytest.MonkeyPatch, text: str, **options: Any) -> 
         found.append(work)
         return stating_work(work)
 
-    monkeypatch.setattr(mosaic, 'stating_work', state)
+    monkeypatch.setattr(listed_attention, 'stating_work', state)
     both, shapes = output_and_gradients(text, **options)
     with using_platform('cuda', 1, 'NVIDIA H200'), on_abstract_gpu():
         jax.eval_shape(both, *shapes)

@@ -4,10 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.parsing import parse_pattern
-from efficient_attention.attention.patterns import Pattern, dense_mask
-from efficient_attention.attention.request import QueryKeyPair
-from efficient_attention.attention.softmax.mosaic_lists import (
+from efficient_attention.attention.block_sparse.lists import (
     StaticLists,
     TileLists,
     TileSizes,
@@ -15,6 +12,9 @@ from efficient_attention.attention.softmax.mosaic_lists import (
     looked_up_patterns,
     make_lists,
 )
+from efficient_attention.attention.parsing import parse_pattern
+from efficient_attention.attention.patterns import Pattern, dense_mask
+from efficient_attention.attention.request import QueryKeyPair
 
 LENGTH, PADDED = 300, 384
 BY_QUERY, BY_KEY = TileSizes(128, 64), TileSizes(64, 128, by_key=True)

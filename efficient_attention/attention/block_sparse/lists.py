@@ -1,4 +1,4 @@
-"""Lists the tiles that the kernels of the backend `mosaic` visit: built on the host from a pattern, shortened on the
+"""Lists the tiles that the kernels of block-sparse attention visit: built on the host from a pattern, shortened on the
 device by the segments of each row.
 
 A kernel computes one tile per program: a tile of queries, which visits tiles of keys, or the other way round. Visited

@@ -1,4 +1,4 @@
-"""The backward kernels of the backend `mosaic`: gradients of a tile of queries over the tiles of keys that it visits,
+"""The backward kernels of block-sparse attention: gradients of a tile of queries over the tiles of keys that it visits,
 and gradients of a tile of keys and values over the tiles of queries that visit it.
 
 Each recomputes the weights from the log-sum-exp (Dao et al. 2022, arXiv 2205.14135, algorithm 4). No two programs write
@@ -13,9 +13,9 @@ from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from efficient_attention.attention.softmax import mosaic_tiles as tiles
-from efficient_attention.attention.softmax.mosaic_lists import TileLists
-from efficient_attention.attention.softmax.mosaic_tiles import KernelOptions, Tokens
+from efficient_attention.attention.block_sparse import tiles
+from efficient_attention.attention.block_sparse.lists import TileLists
+from efficient_attention.attention.block_sparse.tiles import KernelOptions, Tokens
 
 
 def query_gradients(
@@ -67,6 +67,7 @@ def query_gradients(
                 kept = tiles.kept_pairs(options, tile, of_rows, keys_s)
                 dweights = jnp.where(kept, dweights * (1.0 / (1.0 - options.dropout_rate)), 0.0)
             dlogits = weights * (dweights - tile.spread_rows(numbers['delta']))
+            dlogits = tiles.without_self(options, tile, of_rows, keys_s, dlogits)
             return tiles.add_product(options, sums, dlogits, k_s), numbers
 
         def locate(number: tiles.Scalar) -> tuple[tiles.Scalar, tiles.Scalar]:
@@ -143,6 +144,7 @@ def key_gradients(
                 dv = tiles.add_product(options, dv, weights, dout_s)
                 dweights = tiles.multiply(v_s.at[warpgroup], dout_s.T)
             dlogits = weights * (dweights - tile.spread_queries(numbers['delta']))
+            dlogits = tiles.without_self(options, tile, of_rows, queries_s, dlogits)
             return tiles.add_product(options, dk, dlogits, q_s), dv
 
         def locate(number: tiles.Scalar) -> tuple[tiles.Scalar, tiles.Scalar]:

@@ -1,0 +1,1 @@
+"""Kernels of block-sparse attention for NVIDIA Hopper GPUs; the backend `mosaic` and LSH attention use them."""
