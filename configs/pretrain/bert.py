@@ -32,7 +32,7 @@ def get_config(size: str = 'base') -> ConfigDict:
 
     set_fields(config.model, bert_fields(size))
     config.model.dtype = 'bfloat16'
-    config.model.remat = 'auto'  # on a GPU or TPU, 'dots' if it fits: less memory traffic than 'none'
+    config.model.remat = 'auto'  # on a GPU or TPU, 'dots' if it fits the memory
 
     config.optimizer.learning_rate = 1e-4
     config.optimizer.warmup_steps = 10_000

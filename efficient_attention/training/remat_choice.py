@@ -20,9 +20,9 @@ def policies_to_try(platform: str) -> tuple[str, ...]:
     """Returns the policies that `model.remat` 'auto' tries, in order, on devices of a JAX platform such as 'gpu'.
 
     Memory traffic limits the step of an accelerator. With 'dots', a step has less traffic than with 'none', and needs
-    less memory, so 'none' is not tried: docs/results/scaling.md has both for one H200. 'full' has still less traffic,
-    but computes all products of the forward pass again. On a CPU, products are slow, so policies that recompute less
-    come first.
+    less memory, so 'none' is not tried: docs/results/scaling.md has both for one H200. For TPUs, the policies were not
+    compared. 'full' has still less traffic, but computes all products of the forward pass again. On a CPU, products are
+    slow, so policies that recompute less come first.
     """
     return REMAT_POLICIES if platform == 'cpu' else tuple(policy for policy in REMAT_POLICIES if policy != 'none')
 
