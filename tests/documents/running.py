@@ -1,8 +1,7 @@
 """Runs a page's commands and Python blocks in this process, one after another as a reader would, or only parses them.
 
-Few runs are trained, one or two of each task (`TRAINED` in tests/documents/tiny.py). The other runs do everything
-before their first step, which is traced on its batch but not compiled. A run that a later command reads (`BEGUN`) also
-saves its initial state.
+Few runs are trained (`TRAINED` in tests/documents/tiny.py). The other runs do everything before their first step, which
+is traced on its batch but not compiled. A run that a later command reads (`BEGUN`) also saves its initial state.
 """
 
 import contextlib

@@ -260,7 +260,7 @@ KILLED = """
 """
 
 
-@pytest.mark.slow  # tests/scripts/stress/test_soak.py kills a run three times
+@pytest.mark.slow  # tests/scripts/stress/test_soak.py kills a run twice
 def test_a_run_that_was_killed_and_goes_on_equals_one_that_was_not(folder, unbroken):
     workdir = folder / 'killed'
     command = [sys.executable, '-c', textwrap.dedent(KILLED), str(folder), str(workdir)]
