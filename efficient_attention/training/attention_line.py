@@ -29,7 +29,7 @@ def remedies_of_run(config: RunConfig) -> dict[str, str]:
     }.get(config.task, {})
     # Segment memory needs streams, whose segments are numbered from step to step.
     needed = [] if config.model.memory_length else [change for change, is_needed in changes.items() if is_needed]
-    return REMEDIES | ({'segments except Lengths': ', '.join(needed)} if needed else {})
+    return REMEDIES | ({'support for packed segments': ', '.join(needed)} if needed else {})
 
 
 def attention_line(choices: Sequence[Choice], remedies: Mapping[str, str] = REMEDIES) -> str:

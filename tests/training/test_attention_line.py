@@ -11,7 +11,12 @@ from efficient_attention.config.pairs import PairsConfig
 from efficient_attention.training.attention_line import attention_line, number_ranges, remedies_of_run
 
 DROPOUT = {'cudnn': Refusal('cudnn has no attention dropout', ('attention dropout',))}
-HEADS = {'cudnn': Refusal('cudnn has no attention dropout, no heads 9 wide', ('attention dropout', 'heads 9 wide'))}
+HEADS = {
+    'cudnn': Refusal(
+        'cudnn has no attention dropout, no support for heads of width 9',
+        ('attention dropout', 'support for heads of width 9'),
+    )
+}
 WINDOW = {'cudnn': Refusal('cudnn supports Softmax over full, not window(2)', ())}
 FLOAT32 = {'mosaic': Refusal('mosaic has no inputs of type float32', ('inputs of type float32',))}
 ALL = Caller((0, 1, 2, 3))
@@ -28,7 +33,8 @@ ALL = Caller((0, 1, 2, 3))
         ),
         (
             [Choice(ALL, 'full', 'blocked', HEADS)],
-            'attention: layers 1-4: blocked over full (cudnn has no attention dropout, no heads 9 wide)',
+            'attention: layers 1-4: blocked over full (cudnn has no attention dropout, '
+            'no support for heads of width 9)',
         ),
         ([Choice(ALL, 'window(2)', 'mosaic', WINDOW)], 'attention: layers 1-4: mosaic over window(2)'),
         (
@@ -69,7 +75,7 @@ def test_the_line_names_layers_and_what_would_help(choices: list[Choice], line: 
 @pytest.mark.parametrize(
     'fields, advice',
     [
-        ({}, 'cudnn has no segments except Lengths'),
+        ({}, 'cudnn has no support for packed segments'),
         ({'task': 'pretraining'}, 'cudnn would work with data.pairs=nsp'),
         ({'task': 'text_to_text', 'pairs.packed': True}, 'cudnn would work with pairs.packed=False'),
         (
@@ -78,12 +84,17 @@ def test_the_line_names_layers_and_what_would_help(choices: list[Choice], line: 
         ),
         (
             {'task': 'language_modelling', 'data.batches': 'streams', 'model.memory_length': 4},
-            'cudnn has no segments except Lengths',
+            'cudnn has no support for packed segments',
         ),
     ],
 )
 def test_packed_rows_have_the_advice_of_their_task(fields: dict, advice: str):
-    packed = {'cudnn': Refusal('cudnn has no segments except Lengths', ('segments except Lengths',))}
+    packed = {
+        'cudnn': Refusal(
+            'cudnn has no support for packed segments',
+            ('support for packed segments',),
+        )
+    }
     values: dict = {'task': 'fine_tuning', 'data': {}, 'pairs': {}, 'model': {}}
     for name, value in fields.items():
         *group, field = name.split('.')

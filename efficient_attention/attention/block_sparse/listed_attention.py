@@ -46,7 +46,7 @@ def lacks_of_kernels(request: Request) -> dict[str, bool]:
     return {
         'NVIDIA Hopper GPU on this machine': not (device_tuning().has_cudnn and is_hopper()),
         f'inputs of type {request.query.dtype}': request.query.dtype not in (jnp.bfloat16, jnp.float16),
-        f'heads {width} wide': width > WIDTHS[-1],
+        f'support for heads of width {width}': width > WIDTHS[-1],
         'additive bias': request.bias is not None or request.relative is not None,
         'additive scores': request.additive is not None,
     }

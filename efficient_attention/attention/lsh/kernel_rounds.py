@@ -59,7 +59,7 @@ def check_supported(request: Request, layout: LSHLayout) -> None:
         'support for a pair counted once': layout.deduplicate and layout.rounds > 1,
         'rounds computed one after another': layout.sequential,
         f'chunks of {layout.size} positions': layout.chunk_count > 1 and layout.size % BLOCKS[-1] != 0,
-        'other positions than 0, 1, ...': layout.causal and not request.has_default_positions,
+        'support for positions other than 0, 1, ...': layout.causal and not request.has_default_positions,
         f'{layout.chunk_count} chunks': layout.chunk_count > MOST_TILES,
         'LSH attention on a mesh': device_mesh() is not None,
     }

@@ -86,14 +86,15 @@ def check_supported(request: Request) -> None:
         'GPU on this machine': not device_tuning().has_cudnn,
         f'support for GPUs of a compute capability below {OLDEST_GPU}': has_older_gpu(),
         f'inputs of type {request.query.dtype}': request.query.dtype not in (jnp.bfloat16, jnp.float16),
-        f'heads {width} wide': width % 8 != 0 or width > WIDEST_HEAD,
+        f'support for heads of width {width}': width % 8 != 0 or width > WIDEST_HEAD,
         'additive bias': request.bias is not None or request.relative is not None,
         'additive scores': request.additive is not None,
-        'segments except Lengths': request.segments is not None and request.lengths is None,
+        'support for packed segments': request.segments is not None and request.lengths is None,
         'windows with different lengths of queries and keys': has_window_and_two_lengths(request),
         'attention dropout': request.dropout is not None,
         'log-sum-exp that can be merged': request.return_lse,
-        'unequal lengths or other positions than 0, 1, ...': not is_full and not has_aligned_positions(request),
+        'support for unequal lengths, or for positions other than 0, 1, ...': not is_full
+        and not has_aligned_positions(request),
     }
     raise_unsupported('cudnn', lacks)
 

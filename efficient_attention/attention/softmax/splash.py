@@ -276,7 +276,7 @@ def check_supported(request: Request) -> None:
     lacks = {
         'TPU on this machine': tuning.splash_tile == 0,
         f'inputs of type {request.query.dtype}': request.query.dtype != jnp.bfloat16,
-        f'heads {width} wide': width % 8 != 0 or width > WIDEST_HEAD,
+        f'support for heads of width {width}': width % 8 != 0 or width > WIDEST_HEAD,
         'additive bias': request.bias is not None or request.relative is not None,
         'additive scores': request.additive is not None,
         'attention dropout': request.dropout is not None,
@@ -284,8 +284,9 @@ def check_supported(request: Request) -> None:
         'dilated or strided patterns': any(
             order > 1 for pattern in patterns for _, order in split_into_disjoint_patterns(pattern)
         ),
-        'other positions than 0, 1, ...': patterns_compare_positions(patterns) and not request.has_default_positions,
-        'queries that may have no key in their pattern': not every_query_has_keys(request, patterns),
+        'support for positions other than 0, 1, ...': patterns_compare_positions(patterns)
+        and not request.has_default_positions,
+        'support for queries without a key in their pattern': not every_query_has_keys(request, patterns),
         'patterns that differ by head on a mesh': len(patterns) > 1 and mesh is not None,
     }
     raise_unsupported('splash', lacks)

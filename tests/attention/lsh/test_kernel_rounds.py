@@ -81,7 +81,7 @@ def test_forward_and_backward_lower_to_kernels():
         (
             'lsh(16, causal=True)',
             dict.fromkeys(('query_positions', 'key_positions'), np.arange(1, 301, dtype=np.int32)[None]),
-            '^mosaic has no other positions than 0, 1, ...$',
+            '^mosaic has no support for positions other than 0, 1, ...$',
         ),
     ],
 )

@@ -81,11 +81,11 @@ def test_forward_and_backward_lower_to_cudnn_without_a_mask(text: str):
         ('causal & window(3, 2)', {}, 'supports Softmax over'),
         ('favor(16)', {'rng': jax.random.key(0)}, 'computes PatternAttention, not FAVOR'),
         ('full', {'bias': jnp.ones((L, L))}, 'no additive bias'),
-        ('full', {'query_segments': IDS, 'key_segments': IDS}, 'no segments'),
+        ('full', {'query_segments': IDS, 'key_segments': IDS}, 'no support for packed segments'),
         ('full', {'dropout_rate': 0.1, 'rng': jax.random.key(0)}, 'no attention dropout'),
         ('full', {'return_lse': True}, 'no log-sum-exp'),
         ('causal & window(3)', TWO_LENGTHS, 'no windows with different lengths of queries and keys'),
-        ('causal', {'query_positions': np.arange(1, L + 1)[None]}, 'no unequal lengths or other positions'),
+        ('causal', {'query_positions': np.arange(1, L + 1)[None]}, 'no support for unequal lengths, or for positions'),
     ],
 )
 def test_what_it_lacks_is_named(text: str, changes: dict, line: str):
@@ -96,7 +96,10 @@ def test_what_it_lacks_is_named(text: str, changes: dict, line: str):
 
 @pytest.mark.usefixtures('on_a_gpu')
 def test_types_and_widths_are_checked():
-    for q, line in [(Q.astype(jnp.float32), 'no inputs of type float32'), (Q[..., :12], 'no heads 12 wide')]:
+    for q, line in [
+        (Q.astype(jnp.float32), 'no inputs of type float32'),
+        (Q[..., :12], 'no support for heads of width 12'),
+    ]:
         with pytest.raises(NotImplementedError, match=line):
             check_supported(make_request(q, q, q, parse_mechanism('full')))
 

@@ -202,7 +202,10 @@ def test_other_gpus_are_refused(chip: str):
 
 def test_types_widths_and_devices_are_checked():
     with using_platform('cuda', 1, 'NVIDIA H100 80GB HBM3'):
-        for q, line in [(Q.astype(jnp.float32), 'no inputs of type float32'), (Q.repeat(3, 3), 'no heads 192 wide')]:
+        for q, line in [
+            (Q.astype(jnp.float32), 'no inputs of type float32'),
+            (Q.repeat(3, 3), 'no support for heads of width 192'),
+        ]:
             with pytest.raises(NotImplementedError, match=line):
                 check_supported(make_request(q, q, q, parse_mechanism('full')))
     with (

@@ -139,8 +139,8 @@ def test_forward_and_backward_lower_to_kernels(text: str):
         ('full', {'return_lse': True}, 'no log-sum-exp'),
         ('window(8, 2)', {}, 'no dilated or strided patterns'),
         ('sparse_strided(8)', {}, 'no dilated or strided patterns'),
-        ('causal', {'query_positions': np.arange(1, 301)[None]}, 'no other positions than 0, 1, ...'),
-        ('causal - window(2)', {}, 'no queries that may have no key in their pattern'),
+        ('causal', {'query_positions': np.arange(1, 301)[None]}, 'no support for positions other than 0, 1, ...'),
+        ('causal - window(2)', {}, 'no support for queries without a key in their pattern'),
         ('causal', {'query_segments': IDS, 'key_segments': IDS + 1}, 'no queries that may have no key'),
     ],
 )
@@ -153,7 +153,10 @@ def test_what_it_lacks_is_named(text: str, changes: dict, line: str):
 
 def test_types_widths_and_devices_are_checked():
     with using_platform('tpu'):
-        for q, line in [(Q.astype(jnp.float32), 'no inputs of type float32'), (Q[..., :12], 'no heads 12 wide')]:
+        for q, line in [
+            (Q.astype(jnp.float32), 'no inputs of type float32'),
+            (Q[..., :12], 'no support for heads of width 12'),
+        ]:
             with pytest.raises(NotImplementedError, match=line):
                 check_supported(make_request(q, q, q, parse_mechanism('full')))
     with pytest.raises(NotImplementedError, match='^splash has no TPU on this machine$'):
@@ -257,7 +260,7 @@ def test_auto_says_what_it_lacks(caplog: pytest.LogCaptureFixture):
 @pytest.mark.parametrize('topology, chip', [('v5e:2x2', 'TPU v5 lite'), ('v6e:2x2', 'TPU v6 lite')])
 def test_it_compiles_for_tpus_in_linear_memory(topology: str, chip: str):
     """Twice the length takes at most 2.4 times the temporary memory, up to 65,536 positions. A call compiles in 60 s of
-    a core (docs/results/scaling.md has the measured seconds), also with the chip's largest tile.
+    processor time, also with the chip's largest tile.
     """
     if importlib.util.find_spec('libtpu') is None:
         pytest.skip('needs libtpu: make plan')
