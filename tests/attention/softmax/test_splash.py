@@ -141,7 +141,7 @@ def test_forward_and_backward_lower_to_kernels(text: str):
         ('sparse_strided(8)', {}, 'no dilated or strided patterns'),
         ('causal', {'query_positions': np.arange(1, 301)[None]}, 'no support for positions other than 0, 1, ...'),
         ('causal - window(2)', {}, 'no support for queries without a key in their pattern'),
-        ('causal', {'query_segments': IDS, 'key_segments': IDS + 1}, 'no queries that may have no key'),
+        ('causal', {'query_segments': IDS, 'key_segments': IDS + 1}, 'no support for queries without a key'),
     ],
 )
 def test_what_it_lacks_is_named(text: str, changes: dict, line: str):
