@@ -41,8 +41,11 @@ def check_mechanism(mechanism: Mechanism, weights: Weights | None = None) -> Non
 
     Raises:
         AssertionError: the mechanism breaks the contract.
+        TypeError: the mechanism is a class.
         NotImplementedError: the mechanism is neither in the library nor added.
     """
+    if isinstance(mechanism, type):
+        raise TypeError(f'{mechanism.__name__} is a class; check an instance, such as {mechanism.__name__}()')
     check_outputs(mechanism, weights)
     check_independence(mechanism)
     check_options(mechanism)

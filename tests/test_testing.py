@@ -9,6 +9,7 @@ import pytest
 
 import efficient_attention as ea
 from efficient_attention import testing
+from efficient_attention.attention.logits.definition import normalised_weights
 from efficient_attention.attention.registry import ADDED
 from efficient_attention.errors import InputError
 
@@ -64,6 +65,20 @@ def test_a_fast_form_of_something_else_is_found(monkeypatch: pytest.MonkeyPatch)
     change(monkeypatch, compute=lambda request: (2.0 * compute(request)[0], None))
     with pytest.raises(AssertionError, match='outputs of the fast form and of the dense definition'):
         testing.check_outputs(Quiet(CAUSAL))
+
+
+def test_a_class_is_refused():
+    with pytest.raises(TypeError, match=r'^Quiet is a class; check an instance, such as Quiet\(\)$'):
+        testing.check_mechanism(Quiet)  # type: ignore[arg-type]
+
+
+def test_weights_without_a_log_sum_exp_are_refused():
+    class Alone(Quiet):
+        def normalise_logits(self, logits_BHLM: Any, allowed_bhLM: Any) -> Any:
+            return super().normalise_logits(logits_BHLM, allowed_bhLM)[0]
+
+    with pytest.raises(TypeError, match='^Alone.normalise_logits must return the weights and the log-sum-exp or None$'):
+        normalised_weights(Alone(CAUSAL), jnp.zeros((2, 1, 1, 1)), jnp.ones((2, 1, 1, 1), bool))
 
 
 def test_an_ignored_mask_is_found():

@@ -169,7 +169,9 @@ def parse_flag_values(
         said, name = simplify_library_message(_without_traceback(str(error))), getattr(error, 'flagname', '')
         # Only errors about an unknown flag have a `flagname`. A dot in this name means a mistyped config field.
         is_field = 'config' in options and '.' in name
-        raise InputError(f'{said}; fields begin with --config.: --config.{name}' if is_field else said) from None
+        raise InputError(
+            f'{said}; fields begin with --config.: --config.{field_path(name)}' if is_field else said
+        ) from None
     except (AttributeError, KeyError) as error:
         said, plain = one_line(error), simplify_library_message(one_line(error))
         raise InputError(plain if plain != said else unknown_field_message(said, arguments)) from None
@@ -181,6 +183,15 @@ def parse_flag_values(
         reason = re.search(r'\[Errno \d+\] (.*)', one_line(error))
         raise InputError(f'{where}{reason[1] if reason else one_line(error)}') from None
     return values, words
+
+
+def field_path(name: str) -> str:
+    """Returns the path of a config field without a mistyped `config.`: 'train.steps' for 'confg.train.steps'."""
+    from efficient_attention.config.dict_conversion import default_fields
+    from efficient_attention.config.run import RunConfig
+
+    first, _, rest = name.partition('.')
+    return name if first in default_fields(RunConfig) or '.' not in rest else rest
 
 
 def unknown_field_message(said: str, arguments: Collection[str]) -> str:

@@ -72,9 +72,14 @@ def _define_list(
 
 def define_config(meaning: str, options: flags.FlagValues) -> flags.FlagHolder:
     """Defines --config, the config file of a run; --config.<group>.<field>=value sets one of its fields."""
-    from ml_collections import config_flags  # imported late, because most programs read no config
+    # These imports are late, because most programs read no config.
+    from ml_collections import config_flags
 
-    return config_flags.DEFINE_config_file('config', None, meaning, flag_values=options)
+    from efficient_attention.commands.config_parser import ConfigFileParser
+
+    holder = config_flags.DEFINE_config_file('config', None, meaning, flag_values=options)
+    options['config'].parser = ConfigFileParser('config')
+    return holder
 
 
 class StepRangeParser(flags.ArgumentParser):

@@ -49,7 +49,7 @@ class DataConfig:
     units: str = field_read_by_tasks('language_modelling', default='tokenizer')
     # a tokenizer file, or a tokenizer to train: 'train:wordpiece' | 'train:unigram' | 'train:bpe'
     tokenizer: str = 'train:wordpiece'
-    # vocabulary size of a trained tokenizer; a loaded tokenizer must have exactly this many tokens
+    # vocabulary size of a trained tokenizer; a loaded tokenizer must have exactly this many tokens.
     # In text_to_text, a loaded tokenizer may have up to model.vocab_size tokens instead.
     vocab_size: int = field_read_by_tasks('pretraining', 'language_modelling', 'text_to_text', default=4096)
     # convert text to lower case before it is split into tokens or words; a tokenizer also strips accents
@@ -64,7 +64,7 @@ class DataConfig:
     batches: str = field_read_by_tasks('language_modelling', default='windows')
     # True = the tokens of a language model never attend to an earlier document
     cut_at_documents: bool = field_read_by_tasks('language_modelling', default=False)
-    # sentence-pair loss: 'nsp' (next sentence prediction) | 'sop' (sentence order prediction) | 'none'
+    # sentence-pair loss: 'nsp' (next sentence prediction) | 'sop' (sentence order prediction) | 'none'.
     # Without sentence pairs, documents are packed into full rows.
     pairs: str = field_read_by_tasks('pretraining', default='none')
     # probability that a pass over a document makes shorter rows, of a random target length
@@ -72,7 +72,7 @@ class DataConfig:
 
     mask_rate: float = field_read_by_tasks('pretraining', default=0.15)  # share of a row's tokens that are predicted
     max_masked: int = field_read_by_tasks('pretraining', default=20)  # maximum number of predicted tokens per row
-    # what is masked as one unit: a 'token', a whole 'word', or an 'ngram' of whole words
+    # what is masked as one unit: a 'token', a whole 'word', or an 'ngram' of whole words.
     # The number n of words of an n-gram is from 1 to max_ngram, with a probability proportional to 1/n.
     mask_unit: str = field_read_by_tasks('pretraining', default='token')
     max_ngram: int = field_read_by_tasks('pretraining', default=3)  # maximum number of words per n-gram

@@ -23,14 +23,14 @@ class DistillConfig:
         InputError: a field is out of range, or is set without a teacher; the message names the field.
     """
 
-    # teacher model: a workdir or a Hugging Face folder; '' = no teacher
+    # teacher model: a workdir or a Hugging Face folder; '' = no teacher.
     # Several folders, separated by commas, form an ensemble of teachers, whose logits are averaged.
     # A resumed run may move the teacher to another folder, but not change the teacher's parameters.
     teacher: str = field_with_marks(CHANGEABLE, default='')
     # temperature T, which divides the logits of student and teacher (Hinton et al. 2015, arXiv 1503.02531)
     temperature: float = 1.0
     labels: float = 1.0  # weight of the task's own loss on the labels
-    # weight of T^2 KL(teacher || student) over classes, tags, choices, span positions or masked words
+    # weight of T^2 KL(teacher || student) over classes, tags, choices, span positions or masked words.
     # In regression, `soft` is the weight of the squared difference of the two models' outputs.
     soft: float = 1.0
     # weight of 1 - cosine of the student's and teacher's final hidden states (Sanh et al. 2019, arXiv 1910.01108)
@@ -43,7 +43,7 @@ class DistillConfig:
     attention_relations: float = 0.0
     # weight of the KL divergence of the value relations softmax(V V^T / sqrt(K)) of paired layers; V = values
     value_relations: float = 0.0
-    # which teacher layer each student layer learns from: 'uniform' | 'last' | a list such as '2,3,5,6'
+    # which teacher layer each student layer learns from: 'uniform' | 'last' | a list such as '2,3,5,6'.
     # Layer numbers in the list count from 1.
     # With 'uniform', student layer m of M learns from layer m N / M of a teacher with N layers.
     # With 'last', only the last student layer learns, from the last teacher layer.

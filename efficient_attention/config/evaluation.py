@@ -23,7 +23,7 @@ class EvalConfig:
     # rows per batch; with memory, the text is cut into this many parts, and each part starts with an empty memory
     batch_size: int = 32
     # number of held-out texts for which each evaluation prints and stores an output: filled masks, a continuation or a
-    # target; 0 = none
+    # target; 0 = none.
     # There are no samples if the parameters are sharded over several processes.
     samples: int = field_read_by_tasks('pretraining', 'language_modelling', 'text_to_text', default=3)
     # split to evaluate: 'held_out' | 'test'
@@ -31,7 +31,7 @@ class EvalConfig:
     split: str = field_read_by_tasks('language_modelling', 'text_to_text', 'fine_tuning', default='held_out')
     # length of a language model's evaluation window, in tokens; 0 = data.length
     context: int = field_read_by_tasks('language_modelling', default=0)
-    # number of tokens by which the evaluation window moves; the model predicts this many tokens per window
+    # number of tokens by which the evaluation window moves; the model predicts this many tokens per window.
     # The value 0 means `context`, so that windows do not overlap.
     stride: int = field_read_by_tasks('language_modelling', default=0)
     # tokens of memory before each segment of `context` tokens; -1 = model.memory_length

@@ -34,7 +34,7 @@ class ExamplesConfig:
     # problem to learn: 'classification' | 'regression' | 'token_classification' | 'multiple_choice' | ...
     # More values of `problem`: 'question_answering' | 'multi_hop' | 'none'.
     problem: str = 'none'
-    # format of the files: 'table' | 'glue' | 'conll' | 'swag' | 'race' | 'squad' | 'hotpotqa' | 'arena'
+    # format of the files: 'table' | 'glue' | 'conll' | 'swag' | 'race' | 'squad' | 'hotpotqa' | 'arena'.
     # With format 'arena', `train`, `dev` and `test` name datasets of Long Range Arena (data/arena/dataset_registry.py).
     format: str = 'table'
     # GLUE task, for format 'glue': 'cola', 'sst2', 'mrpc', 'qqp', 'stsb', 'mnli', 'qnli', 'rte', 'wnli', 'ax'
@@ -62,7 +62,7 @@ class ExamplesConfig:
     answer_length: int = field_with_marks(EXPORTED, default=30)  # maximum number of tokens in an answer
     best_count: int = field_with_marks(EXPORTED, default=20)  # maximum number of candidate answers per question
     has_no_answer: bool = field_with_marks(EXPORTED, default=False)  # True = questions may have no answer (SQuAD 2.0)
-    # True = [CLS] and the question's tokens are global: they attend to all tokens, and all tokens attend to them
+    # True = [CLS] and the question's tokens are global: they attend to all tokens, and all tokens attend to them.
     # The model must then allow global tokens (model.global_tokens above 0).
     has_global: bool = False
     # passes over the training rows; read only if train.steps is None

@@ -32,11 +32,11 @@ class HeadConfig:
     # 'span' predicts start and end; 'choice' chooses one of several texts.
     # 'multi_hop' predicts a span, its type and the supporting sentences.
     kind: str = 'none'
-    # input of the head: 'last' (last hidden states) | 'mix' (learned mix of embeddings and all layers, as in ELMo)
+    # input of the head: 'last' (last hidden states) | 'mix' (learned mix of embeddings and all layers, as in ELMo).
     # The learned mix also works with a frozen encoder (optimizer.frozen '^encoder/').
     features: str = 'last'
     outputs: int = 2  # C, the number of outputs of the heads 'sequence', 'towers' and 'token'; one class = regression
-    # how the heads 'sequence', 'towers' and 'choice' pool a row: 'first' token | 'mean' | 'attention' | 'multihead'
+    # how the heads 'sequence', 'towers' and 'choice' pool a row: 'first' token | 'mean' | 'attention' | 'multihead'.
     # The pooling 'attention' is a mean weighted by attention with a learned query.
     # The pooling 'multihead' is multi-head attention with a learned query and a feed-forward layer (Set Transformer).
     pooling: str = 'first'

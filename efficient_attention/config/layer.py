@@ -103,7 +103,7 @@ class LayerConfig:
     relative_shared_biases: bool = field_of_relative_attention('transformer_xl', default=True)
     # with 'transformer_xl': larger distances count as this distance, in positions; 0 = no limit
     clamp_length: int = field_of_relative_attention('transformer_xl', default=0)
-    # True = with a memory of M positions, each token attends to M keys, itself included
+    # True = with a memory of M positions, each token attends to M keys, itself included.
     # False = with a memory of M positions, each token attends to the M memory positions and to its segment so far
     same_length: bool = False
     # with 'tupe' and 'tupe_r': learned terms replace the position terms of [CLS] (position 0 of an encoder's row)
@@ -111,7 +111,7 @@ class LayerConfig:
 
     # -- Scores that compare queries and keys, in all attentions of the model --
 
-    # score that compares a query with a key: 'dot' | 'general' | 'additive' | 'location'
+    # score that compares a query with a key: 'dot' | 'general' | 'additive' | 'location'.
     # If `scaled_logits` is True, the scores 'dot' and 'general' are multiplied by 1 / sqrt(K).
     score: str = 'dot'
     location_length: int = 512  # the score 'location' learns a vector for each key position up to this number
@@ -127,7 +127,7 @@ class LayerConfig:
     feed_forward_bias: bool = True  # biases in the feed-forward layer; T5 has none
     feed_forward_gate: bool = False  # compute activation(x W_gate) * x W_up instead of activation(x W_up) (T5 1.1)
     feed_forward_dropout_rate: float = 0.0  # dropout of the feed-forward layer's inner activations (T5, BART)
-    # activation function: 'gelu_tanh' (BERT, ALBERT) | 'gelu_erf' (ELECTRA, BART) | 'gelu_sigmoid' | 'relu' | 'silu'
+    # activation function: 'gelu_tanh' (BERT, ALBERT) | 'gelu_erf' (ELECTRA, BART) | 'gelu_sigmoid' | 'relu' | 'silu'.
     # Marian calls the activation function 'silu' swish.
     activation: str = 'gelu_tanh'
 
@@ -136,15 +136,15 @@ class LayerConfig:
     # recurrent cell: 'tanh' | 'gru' | 'lstm' | 'sru1' | 'sru2'; 'none' = layers mix positions by attention
     cell: str = 'none'
     bidirectional: bool = False  # True = an encoder has a second cell, which reads each row backwards
-    # True = one stack of layers per reading direction, each over half of the width; the stacks never exchange states
+    # True = one stack of layers per reading direction, each over half of the width; the stacks never exchange states.
     # Separate stacks allow a language model to have both directions (ELMo).
     directions_apart: bool = field_read_by_tasks('language_modelling', 'fine_tuning', default=False)
-    # U, the width of the recurrent state per direction; 0 = the width, or half of the width with two directions
+    # U, the width of the recurrent state per direction; 0 = the width, or half of the width with two directions.
     # If the states of all directions together are not as wide as the layer, a learned matrix maps them to its width.
     state_width: int = 0
     # dropout of the recurrent state, with one mask for all positions of a row (Gal & Ghahramani 2016)
     state_dropout_rate: float = 0.0
-    # number of positions per chunk of a row, in recurrent layers; 0 = the whole row is one chunk
+    # number of positions per chunk of a row, in recurrent layers; 0 = the whole row is one chunk.
     # The backward pass stores a cell's products and states for only one chunk at a time, and recomputes other chunks.
     recurrent_chunk: int = field_with_marks(CHANGEABLE, default=0)
 
@@ -163,20 +163,20 @@ class LayerConfig:
     # 'copy' = the encoder's states, layer by layer; 'map' = tanh of a learned map of the states of all directions.
     # 'map_backward' = tanh of a learned map of the backward direction's states (Bahdanau et al. 2014).
     initial_state: str = field_read_by_tasks('text_to_text', default='zeros')
-    # readout before the output layer: 'none' | 'maxout'
+    # readout before the output layer: 'none' | 'maxout'.
     # With 'maxout', the output layer reads the maximum of each pair of features (Bahdanau et al. 2014).
     # 'maxout' maps the last hidden state, the previous word's embedding and the attention result to these features.
     readout: str = field_read_by_tasks('text_to_text', default='none')
 
     # -- Compression of tokens that leave a decoder's memory (Rae et al. 2019, arXiv 1911.05507) --
 
-    # how old tokens are compressed to fewer positions: 'convolution' | 'mean' | 'max' | 'none' (old tokens are dropped)
+    # how old tokens are compressed to fewer positions: 'convolution' | 'mean' | 'max' | 'none' (drops old tokens).
     # The compression 'convolution' is learned, with a kernel as wide as its stride; 'mean' and 'max' are pooling.
     compression: str = field_read_by_tasks('language_modelling', default='none')
     # number of compressed vectors in each layer's memory, before the uncompressed ones; each counts as one position
     compressed_length: int = field_read_by_tasks('language_modelling', default=0)
     compression_rate: int = field_read_by_tasks('language_modelling', default=4)  # tokens per compressed position
-    # weight of the auxiliary loss of the compression 'convolution'
+    # weight of the auxiliary loss of the compression 'convolution'.
     # The loss is the squared difference between attention to compressed vectors and attention to the original tokens.
     reconstruction_weight: float = field_read_by_tasks('language_modelling', default=0.0)
 
@@ -193,7 +193,7 @@ class LayerConfig:
     final_dropout: bool = False  # also apply dropout after the final norm of a pre-norm stack (T5)
     # standard deviation of initial weights (truncated normal); with kernel_init 'fan_in', only of embedding tables
     init_std: float = 0.02
-    # standard deviation of initial matrices: 'fixed' (init_std) | 'fan_in' (1 / sqrt(number of inputs))
+    # standard deviation of initial matrices: 'fixed' (init_std) | 'fan_in' (1 / sqrt(number of inputs)).
     # With 'fan_in' and scaled_logits False, query matrices get the deviation 1 / sqrt(number of inputs x head width).
     kernel_init: str = 'fixed'
     # dtype of activations and matrix products; parameters and statistics are always float32

@@ -98,7 +98,7 @@ class ModelConfig(LayerConfig):
 
     # -- Layers of different sizes, as structured pruning leaves them --
 
-    # number of heads of each layer, such as (4, 0, 12); every head keeps its width; () = `heads`
+    # number of heads of each layer, such as (4, 0, 12); every head keeps its width; () = `heads`.
     # With sharing 'all', the tuple holds one number, because all layers have the same heads.
     layer_heads: tuple[int, ...] = field_read_by_tasks(*ENCODING, default=(), marks=(EXPORTED,))
     # number of feed-forward units per layer, in the same form as `layer_heads`; () = `feed_forward_width`
@@ -116,7 +116,7 @@ class ModelConfig(LayerConfig):
 
     # -- Low-rank factorisation of kernels --
 
-    # rank r of each kind of factorised kernel, for example ('up=96', 'token=64')
+    # rank r of each kind of factorised kernel, for example ('up=96', 'token=64').
     # In all layers, each kernel [I, O] of a listed kind is a product of [I, r] and [r, O].
     # The factorised token table is a product of [V, r] and [r, E].
     # A kernel is factorised only if its factors have fewer parameters than the kernel.
@@ -132,7 +132,7 @@ class ModelConfig(LayerConfig):
     inner_layers: int = 1  # with sharing 'all': number of different layers that a group applies in turn, repeatedly
     # stack of layers: 'plain' | 'reversible' (two streams; the backward pass recomputes activations, as in Reformer)
     stack: str = 'plain'
-    # number of decoder layers of an encoder-decoder; 0 = no encoder-decoder
+    # number of decoder layers of an encoder-decoder; 0 = no encoder-decoder.
     # The decoder's layers have the encoder's settings, except where a field names the decoder.
     decoder_layers: int = field_read_by_tasks('text_to_text', default=0)
     # mechanisms of the decoder's self-attention, which must be causal
@@ -141,7 +141,7 @@ class ModelConfig(LayerConfig):
     # 'auto' = the first of these whose training step fits the device's memory, on a CPU; 'dots' or else 'full' on an
     # accelerator, where 'none' is slower than 'dots'; the first one if the memory is not known
     remat: str = field_with_marks(CHANGEABLE, EXPORTED, default='none')
-    # M, the length of a decoder's memory: the number of earlier tokens that a text segment attends to
+    # M, the length of a decoder's memory: the number of earlier tokens that a text segment attends to.
     # For the tokens in the memory, the inputs of all layers are stored.
     # With a recurrent `cell`, memory_length is 0 or 1; 1 = pass the recurrent state from segment to segment.
     memory_length: int = field_read_by_tasks('language_modelling', default=0)

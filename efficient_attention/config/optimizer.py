@@ -20,7 +20,7 @@ class OptimizerConfig:
         InputError: a field is out of range; the message names the field, its value and the allowed values.
     """
 
-    # update rule: 'adamw', 'lamb', 'adafactor' or 'adadelta'
+    # update rule: 'adamw', 'lamb', 'adafactor' or 'adadelta'.
     # With 'adafactor', the learning rate is relative to each parameter's size.
     # For 'adadelta', set learning_rate to 1; `beta2` is the decay of its two running means (the paper: 0.95).
     name: str = 'adamw'
@@ -32,7 +32,7 @@ class OptimizerConfig:
     end_learning_rate_ratio: float = field_with_marks(CHANGEABLE_WITH_MORE_STEPS, default=0.0)
     beta1: float = 0.9  # decay of the running mean of the gradients
     beta2: float = 0.999  # decay of the running mean of the squared gradients
-    # small number added to the root of the mean squared gradient
+    # small number added to the root of the mean squared gradient.
     # Adadelta adds this number to its running means of squared gradients and squared updates before their roots.
     eps: float = 1e-6
     weight_decay: float = 0.01  # decoupled weight decay: each step shrinks parameters by learning rate * weight_decay

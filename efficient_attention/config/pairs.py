@@ -38,7 +38,7 @@ class PairsConfig:
     held_out: str = ''  # datasets for evaluation; '' = none
     test: str = ''  # datasets for a final test (`eval.split` 'test'); '' = none
     # tokenizer of targets: 'train:...' or a file; targets then have their own embedding table
-    # '' = one tokenizer and one embedding table for sources and targets
+    # '' = one tokenizer and one embedding table for sources and targets.
     # With a target tokenizer, `data.tokenizer` tokenizes only sources.
     target_tokenizer: str = ''
     target_vocab_size: int = 0  # vocabulary size of a trained target tokenizer; 0 = `data.vocab_size`

@@ -56,11 +56,11 @@ class PruneConfig:
     block: int = 32  # side of a square block, in weights
     keep: float = 0.5  # share of the weights that are kept at the end of pruning
     keep_attention: float = 0.0  # overrides `keep` for attention; 0 = `keep`
-    # to what the kept share applies: each 'matrix' (for heads and units, each layer) | 'global' (all layers together)
+    # to what the kept share applies: each 'matrix' (for heads and units, each layer) | 'global' (all layers together).
     # With scope 'global', weights, blocks, heads or units compete only with others of equal size.
     scope: str = 'matrix'
     begin: float = 0.1  # fraction of the run before pruning begins
-    # fraction of the run after which the kept share is final
+    # fraction of the run after which the kept share is final.
     # Between `begin` and `end`, the kept share follows a cubic function (Zhu and Gupta 2017, arXiv 1710.01878).
     # The threshold of 'soft_movement' and the penalty follow the same cubic function.
     end: float = 0.8
@@ -68,7 +68,7 @@ class PruneConfig:
     # final weight of the penalty in the loss; the penalty is the mean probability that an entry is kept
     penalty: float = 0.0
     learning_rate: float = 1e-2  # peak learning rate of the scores, with the optimizer's schedule
-    # workdir or model folder, whose zero weights become the mask of the method 'fixed'
+    # workdir or model folder, whose zero weights become the mask of the method 'fixed'.
     # The initial weights of the method 'fixed' come from train.start_from, or are random.
     mask_from: str = ''
 

@@ -266,4 +266,4 @@ def too_long_error(name: str, length: int, table: str, limit: int) -> InputError
     """Returns the error for a row that is longer than a position table or than a mechanism supports."""
     if 'attention' in table:
         return InputError(f'{name} {length} is beyond the {limit} tokens that {table} reads at most')
-    return InputError(f'{name} {length} is beyond the position table, {table} {limit}')
+    return InputError(f'{name} {length} is beyond the position table, {table} {limit}; set {name} to at most {limit}')

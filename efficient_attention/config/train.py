@@ -30,7 +30,7 @@ class TrainConfig:
     start_layers: str = field_read_by_tasks('pretraining', 'fine_tuning', default='')
     # stop after this many evaluations in a row without a better checkpoint.best_metric; 0 = never
     early_stop: int = field_read_by_tasks('fine_tuning', default=0, marks=(CHANGEABLE,))
-    # label smoothing: share of each label's probability that is spread over the vocabulary
+    # label smoothing: share of each label's probability that is spread over the vocabulary.
     # Source of label smoothing: Szegedy et al. 2015, arXiv 1512.00567, section 7.
     label_smoothing: float = field_read_by_tasks('text_to_text', default=0.0)
     # weight of the z-loss, the squared log normaliser of each softmax
@@ -40,7 +40,7 @@ class TrainConfig:
     trackers: str = field_with_marks(CHANGEABLE, default='tensorboard')
     # stop after this many steps in a row with a loss, gradient or memory that is not finite
     max_skipped_in_row: int = field_with_marks(CHANGEABLE, default=10)
-    # seconds without a new input batch or a finished step after which the process ends; 0 = never
+    # seconds without a new input batch or a finished step after which the process ends; 0 = never.
     # The limit is 6 times as long while the run compiles, evaluates a batch or saves.
     stall_seconds: float = field_with_marks(CHANGEABLE, default=600.0)
 

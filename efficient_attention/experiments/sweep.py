@@ -107,7 +107,9 @@ def make_sweep(
     checkpoint = values.get('checkpoint', {})
     metric, mode = objective[0] or checkpoint.get('best_metric', ''), objective[1]
     if not metric:
-        raise InputError('--metric is missing, and the config has no checkpoint.best_metric; name one, such as loss')
+        raise InputError(
+            '--metric is missing, and the config has no checkpoint.best_metric; name one, such as masked_lm_loss'
+        )
     mode = mode or (checkpoint.get('best_mode', 'min') if metric == checkpoint.get('best_metric') else '')
     if not mode:
         raise InputError(f'--mode is missing: is the smallest (min) or the largest (max) {metric} best?')

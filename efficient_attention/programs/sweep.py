@@ -1,12 +1,11 @@
 r"""Searches config fields: trains one trial per combination of values, and ranks the trials in a table.
 
-    efficient-attention sweep --config configs/quickstart.py --workdir runs/sweep --trials 20 --metric loss --mode min \
-      --search 'optimizer.learning_rate=log(1e-5,1e-3)' --search 'model.layers=2,4,6' --sampler tpe
+    efficient-attention sweep --config configs/quickstart.py --workdir runs/sweep --trials 20 --sampler tpe \
+      --search 'optimizer.learning_rate=log(1e-5,1e-3)' --search 'model.layers=2,4,6' --metric masked_lm_loss --mode min
 
 `--search` names a field and its values: log(a,b) and uniform(a,b) are floats, int(a,b) whole numbers, and a,b,c are
 single values. The sampler `random` draws each trial, `grid` takes all combinations, and `tpe` learns from the earlier
-trials (Optuna). Each trial is trained with all `--seeds`, and its metric is the mean over
-the seeds of their best evaluations.
+trials (Optuna). Each trial is trained with all `--seeds`. Its metric is the mean of their best evaluations.
 
 The same command resumes: finished trials are kept, stopped and failed trials are trained. A larger `--trials` adds
 trials. The folder gets sweep.md, sweep.html and trials.json; `--table` writes only these files anew and trains nothing.

@@ -10,8 +10,9 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from efficient_attention.commands.command_line import parse_flag_values
+from efficient_attention.commands.config_parser import with_defaults
 from efficient_attention.commands.flags import define_config
-from efficient_attention.config.dict_conversion import default_fields, field_names, unknown_field_error
+from efficient_attention.config.dict_conversion import field_names, unknown_field_error
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.inference.keyword_option_types import EvalOptions
@@ -78,9 +79,9 @@ def config_values(config: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
         InputError: the file cannot be read, or a group of a changed field is unknown.
     """
     if isinstance(config, ConfigDict):
-        found = copy.deepcopy(config)
+        found = with_defaults(copy.deepcopy(config))
     elif isinstance(config, Mapping):
-        found = ConfigDict(with_defaults(config))
+        found = with_defaults(config)
     else:
         found = read_config_file(str(config))
     with found.unlocked(), found.ignore_type():
@@ -101,12 +102,3 @@ def read_config_file(name: str) -> ConfigDict:
         warnings.filterwarnings('ignore', message=r'the load_module\(\) method', category=DeprecationWarning)
         values, _ = parse_flag_values(['train', f'--config={name}'], ('config',), options)
     return values['config']
-
-
-def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the nested values of a config, in which missing fields have their defaults."""
-    found: dict[str, Any] = default_fields(RunConfig)
-    for name, given in values.items():
-        is_group = isinstance(found.get(name), dict) and isinstance(given, Mapping)
-        found[name] = {**found[name], **given} if is_group else given
-    return found

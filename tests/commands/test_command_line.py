@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import ConfigDict
 
 from efficient_attention.commands import command_line
 from efficient_attention.commands.command_line import (
@@ -17,6 +17,8 @@ from efficient_attention.commands.command_line import (
     run_command,
     split_subcommand,
 )
+from efficient_attention.commands.flags import define_config
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, RunError, RunStopped
 from efficient_attention.processes.signal_thread import StoppedBySignal, StopSignalThread
 from efficient_attention.training.step_queue import NonFiniteTrainingError
@@ -144,11 +146,15 @@ def test_too_little_memory_is_one_line(capsys):
     assert capsys.readouterr().err.startswith(said)
 
 
-def parse_with_config(known: flags.FlagValues, monkeypatch, *arguments: str) -> None:
-    """Parses arguments as train.py does; ml_collections reads sys.argv as well as the arguments that it is given."""
-    config_flags.DEFINE_config_file('config', flag_values=known)
+def parse_with_config(known: flags.FlagValues, monkeypatch, *arguments: str) -> ConfigDict:
+    """Parses arguments as train.py does, and returns the config.
+
+    ml_collections reads sys.argv as well as the arguments that it is given.
+    """
+    define_config('', known)
     monkeypatch.setattr(sys, 'argv', ['program', *arguments])
     parse_flags(sys.argv, required=('config',), options=known)
+    return known['config'].value
 
 
 CONFIGS = {
@@ -185,6 +191,10 @@ def test_a_config_file_that_is_not_there_is_named(known, monkeypatch, tmp_path):
         ('--config.model.epochs=3', r'^unknown config field model.epochs; did you mean examples.epochs\?$'),
         ('--config.modle=3', r'^unknown config field modle; did you mean model\?$'),
         (
+            '--confg.train.steps=3',
+            "^Unknown command line flag 'confg.train.steps'; fields begin with --config.: --config.train.steps$",
+        ),
+        (
             '--train.steps=3',
             "^Unknown command line flag 'train.steps'; fields begin with --config.: --config.train.steps$",
         ),
@@ -216,6 +226,22 @@ def test_bad_overrides_are_named(known, monkeypatch, tmp_path, argument: str, me
 
 
 SMALL = 'from configs.common import default_config\ndef get_config():\n    return default_config()\n'
+
+
+@LOADING
+@pytest.mark.parametrize('made', ['{"train": {"steps": 7}}', 'ConfigDict({"train": {"steps": 7}})'])
+def test_fields_that_a_config_leaves_out_have_their_defaults(known, monkeypatch, tmp_path, made: str):
+    lines = f'from ml_collections import ConfigDict\ndef get_config():\n    return {made}\n'
+    (tmp_path / 'config.py').write_text(lines, encoding='utf-8')
+    found = parse_with_config(known, monkeypatch, f'--config={tmp_path}/config.py', '--config.model.width=24')
+    assert (found.train.steps, found.model.width, found.optimizer.name) == (7, 24, RunConfig().optimizer.name)
+
+
+@LOADING
+def test_a_config_that_is_no_group_of_fields_is_refused(known, monkeypatch, tmp_path):
+    (tmp_path / 'config.py').write_text('def get_config():\n    return 3\n', encoding='utf-8')
+    with pytest.raises(InputError, match=r'get_config\(\) must return a ConfigDict, or a dict .*; it returned int$'):
+        parse_with_config(known, monkeypatch, f'--config={tmp_path}/config.py')
 
 
 @LOADING

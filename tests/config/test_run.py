@@ -16,7 +16,10 @@ from efficient_attention.errors import InputError
 
 def test_rows_longer_than_the_position_table_are_refused():
     data, model = DataConfig(length=64), ModelConfig(max_length=32)
-    with pytest.raises(InputError, match=r'^data\.length 64 is beyond the position table, model\.max_length 32$'):
+    with pytest.raises(
+        InputError,
+        match=r'^data\.length 64 is beyond the position table, model\.max_length 32; set data\.length to at most 32$',
+    ):
         RunConfig(data=data, model=model)
     RunConfig(data=data, model=ModelConfig(max_length=32, positions='sinusoidal'))
 
@@ -34,7 +37,10 @@ def test_an_axial_shape_has_the_length_of_the_rows():
 
 def test_rows_longer_than_the_table_of_untied_positions_are_refused():
     model = ModelConfig(max_length=32, positions='none', relative='tupe')
-    with pytest.raises(InputError, match=r'^data\.length 64 is beyond the position table, model\.max_length 32$'):
+    with pytest.raises(
+        InputError,
+        match=r'^data\.length 64 is beyond the position table, model\.max_length 32; set data\.length to at most 32$',
+    ):
         RunConfig(data=DataConfig(length=64), model=model)
 
 

@@ -25,7 +25,12 @@ from jaxtyping import Bool, Float, Int, Shaped
 
 from efficient_attention.attention.cache_spec import CacheSpec, LogitTerms, NewTokens
 from efficient_attention.attention.logits.cache_slots import CacheSlots, assign_cache_slots
-from efficient_attention.attention.logits.definition import PatternAttention, Weights, additive_logits
+from efficient_attention.attention.logits.definition import (
+    PatternAttention,
+    Weights,
+    additive_logits,
+    normalised_weights,
+)
 from efficient_attention.attention.mechanism import ensure_kind
 from efficient_attention.attention.partial_softmax import merge_partial_softmax
 from efficient_attention.attention.patterns import Pattern, head_patterns
@@ -302,7 +307,7 @@ def cached_key_weights(
     if terms.bias is not None:
         values = terms.bias(new.positions_BM[:, None, :, None], keys.positions_BM[:, None, None, :])
         logits_BHnM = logits_BHnM + values.astype(jnp.float32)
-    return ensure_kind(PatternAttention, spec.mechanism).normalise_logits(logits_BHnM, allowed_BhnM)
+    return normalised_weights(spec.mechanism, logits_BHnM, allowed_BhnM)
 
 
 def allowed_pairs(

@@ -119,8 +119,20 @@ def dense_weights(
     """Returns the attention weights of all query-key pairs, and the log-sum-exp or None. By default, matrix products
     have full float32 precision.
     """
-    logits_BHLM = scaled_logits(request, dtype, precision)
-    return ensure_kind(PatternAttention, request.mechanism).normalise_logits(logits_BHLM, allowed_pairs(request))
+    return normalised_weights(request.mechanism, scaled_logits(request, dtype, precision), allowed_pairs(request))
+
+
+def normalised_weights(mechanism: Mechanism, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
+    """Returns what a mechanism's `normalise_logits` returns: the attention weights, and the log-sum-exp or None.
+
+    Raises:
+        TypeError: a mechanism that a user has added returns something else.
+    """
+    found = ensure_kind(PatternAttention, mechanism).normalise_logits(logits_BHLM, allowed_bhLM)
+    if not isinstance(found, tuple) or len(found) != 2:
+        name = type(mechanism).__name__
+        raise TypeError(f'{name}.normalise_logits must return the weights and the log-sum-exp or None')
+    return found
 
 
 def attend_dense(
