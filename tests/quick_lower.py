@@ -31,9 +31,9 @@ def shared_context() -> Any:
     return shared.context
 
 
-def make_shared_module(made: mlir.ModuleContext, /, *, context: Any = None, **options: Any) -> None:
+def make_shared_module(module: mlir.ModuleContext, *, context: Any = None, **options: Any) -> None:
     """Replaces the constructor of JAX's modules: a module without a context gets the context of this thread."""
-    make_module(made, context=shared_context() if context is None else context, **options)
+    make_module(module, context=shared_context() if context is None else context, **options)
 
 
 def share_contexts() -> None:
