@@ -39,7 +39,6 @@ import pytest  # noqa: E402
 from efficient_attention.data.sources.stdlib_documents import stdlib_files  # noqa: E402
 from efficient_attention.processes import signal_thread  # noqa: E402
 from tests.one_device import see_devices, see_one_device  # noqa: E402
-from tests.quick_lower import share_contexts  # noqa: E402
 from tests.quick_trace import shorten  # noqa: E402
 
 signal_thread.catch_stop_signals = lambda **_: (
@@ -70,7 +69,6 @@ left_bytes = 0  # memory of this process after programs were last dropped
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 shorten()
-share_contexts()
 # The hook must precede the package's import: it checks the shapes in the signatures of attention/ at every call.
 jaxtyping.install_import_hook('efficient_attention.attention', 'beartype.beartype')
 
