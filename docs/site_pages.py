@@ -316,7 +316,7 @@ def paper(text: str) -> str:
 
 def command(text: str) -> str:
     """Returns the first training command of a docstring, as one types it after an installation."""
-    found = re.search(r'python train\.py (--config[ =])configs/(.*)', re.sub(r'\s*\\\n\s*', ' ', text))
+    found = re.search(r'efficient-attention train (--config[ =])configs/(.*)', re.sub(r'\s*\\\n\s*', ' ', text))
     assert found
     return f'efficient-attention train {found[1]}{" ".join(found[2].split())}'
 

@@ -19,7 +19,7 @@ def test_the_index_of_a_layer():
     pattern = bigbird(4, 1).for_layer(LAYERS)
     assert [int(layer_index(pattern, layer)) for layer in LAYERS] == [0, 1, 2]
     assert layer_index(bigbird(4, 1), 3) is None
-    with pytest.raises(ValueError, match='the number of its layer'):
+    with pytest.raises(ValueError, match='covers several layers; pass layer=<number>'):
         layer_index(pattern, None)
 
 
