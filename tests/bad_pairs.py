@@ -133,7 +133,8 @@ BAD_PAIRS = {
     ),
     'translation scored and there': translate(
         FILES + ' --references={here}/c.txt',
-        '{here}/b.txt: there is a file already; name another one (--output), or score it with --references and without',
+        '{here}/b.txt: there is a file already; name another one (--output); to score this file, give only '
+        '--output and --references',
         a__txt='a\n',
         b__txt='a\n',
         c__txt='a\n',

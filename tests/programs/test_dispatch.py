@@ -94,8 +94,10 @@ def test_each_subcommand_has_help(call, name: str):
     assert f'efficient-attention {name} ' in program.__doc__ and 'scripts/' not in program.__doc__
     if hasattr(program, 'WORDS'):
         assert f'commands, each with its own --help: {", ".join(program.WORDS)}' in out
-        code, out, err = call(name, list(program.WORDS)[0], '--help')
-        assert (code, err) == (0, '') and f'flags of {list(program.WORDS)[0]}:' in out
+        for word in program.WORDS:
+            code, out, err = call(name, word, '--help')
+            assert (code, err) == (0, '')
+            assert (f'flags of {word}:' in out) == bool(set(program.define_flags(word)) - {'help'})
     elif hasattr(program, 'define_flags'):
         assert set(re.findall(r'^  --(?:\[no\])?(\w+):', out, re.MULTILINE)) == set(program.define_flags())
 

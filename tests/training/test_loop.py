@@ -99,6 +99,7 @@ def test_each_program_is_announced_and_its_compilation_is_left_out_of_all_speeds
     now, said, left_out = [0.0], [], []
     monkeypatch.setattr(loop, 'time', SimpleNamespace(monotonic=lambda: now[0]))
     trainer = SimpleNamespace(
+        config=tiny_config(Path()),
         compiled_shapes=set(),
         queue=SimpleNamespace(finish_all_steps=lambda: None),
         throughput=Throughput(tokens_per_step=10, clock=lambda: now[0]),
