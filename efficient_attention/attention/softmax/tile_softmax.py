@@ -154,16 +154,17 @@ def query_gradients(
     by_tile = [term.has_tile_gradient for term in terms]
     loop = make_tile_loop(options, operands, False)
     zeros, fills = [term.zero_gradient() for term in terms], (0.0,) * (1 + sum(by_tile))
-    dtype = operands.k_BGnSK.dtype
-    visited = (operands.k_BGnSK, operands.v_BGnSK) if all(one.is_shared for one in loop.classes) else ()
-    key_sums = tuple(jnp.zeros(jnp.moveaxis(x[:, :, :-1], -1, 2).shape, jnp.float32) for x in visited)
+    batch, groups, tiles, size, width = operands.k_BGnSK.shape
+    # The axis K comes before the positions, see `add_sums_of_keys`; the empty tile has no sums.
+    zero_sums_BGKnS = jnp.zeros((batch, groups, width, tiles - 1, size), jnp.float32)
+    key_sums = 2 * (zero_sums_BGKnS,) if all(one.is_shared for one in loop.classes) else ()
     (totals, key_sums), arrays = run_tile_loop(loop, step, (zeros, key_sums), fills, mask_inputs.layer)
     dq, *rest = arrays
     gradients = [
         term.finish_gradient(total, [rest.pop(0)] if has_array else [])
         for term, total, has_array in zip(terms, totals, by_tile, strict=True)
     ]
-    dkv = tuple(with_empty_tile(jnp.moveaxis(x, 2, -1).astype(dtype)) for x in key_sums)
+    dkv = tuple(with_empty_tile(jnp.moveaxis(x, 2, -1).astype(operands.k_BGnSK.dtype)) for x in key_sums)
     return with_empty_tile(tile_axis_to_third(dq)), tuple(gradients), dkv
 
 
@@ -171,8 +172,8 @@ def add_sums_of_keys(chunk: TileChunk, total_BGKnS: Array, pairs_BGthSwS: Array,
     """Returns `total_BGKnS` plus, for each key of the visited tiles, the sum of the chunk's query vectors weighted by
     `pairs_BGthSwS`.
 
-    All computed tiles visit the same tiles. The axis K comes first because the product is then several times faster on
-    a CPU: its left operand is summed over the last axis.
+    All computed tiles visit the same tiles. With the axis K before the positions, the product is several times faster
+    on a CPU, because its left operand is summed over the last axes.
     """
     x_BGthSK = jnp.where(chunk.chosen.is_repeat_t[:, None, None, None], 0, chunk.select_query_tiles(vectors_BGnhSK))
     x_BGKthS = jnp.moveaxis(x_BGthSK, -1, 2)
