@@ -26,7 +26,7 @@ COMMENTS_AT = 44  # column at which comments begin; after a longer field, the co
 
 
 def list_configs(folder: Path = CONFIGS) -> str:
-    """Returns the list of config files for --helpfull: path, first line of the docstring, and the argument of each config.
+    """Returns the list of config files: path, first line of the docstring, and the argument of each config.
 
     Files are parsed, not run, except to find the values of an argument. A file that fails is listed with what is known.
     """
