@@ -5,11 +5,12 @@ mechanisms hard, linformer, induced, sinkhorn and synthesizer. It cannot convert
 entmax and sparsemax; the error names the operation.
 """
 
+import contextlib
 import logging
 import re
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def export_onnx(model: ExportableModel, folder: Path) -> None:
             other outputs, or the folder is not empty.
         RunError: the disk is full.
     """
-    with warnings.catch_warnings(), atomic_folder(folder) as partial:
+    with warnings.catch_warnings(), only_warnings_logged(), atomic_folder(folder) as partial:
         warnings.simplefilter('ignore')
         to_onnx, session_of = import_onnx()
         outputs = convert(to_onnx, model, partial / ONNX)
@@ -54,6 +55,17 @@ def export_onnx(model: ExportableModel, folder: Path) -> None:
         inputs = ', '.join(f"'{name}': {name}" for name in model.lengths)
         code = RUN_ONNX.format(file=ONNX, outputs=list(outputs), inputs=inputs)
         write_description(partial, model, {'program': ONNX}, outputs, code)
+
+
+@contextlib.contextmanager
+def only_warnings_logged() -> Iterator[None]:
+    """Context manager that drops log lines below warnings: jax2onnx logs a line about each conversion."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.INFO))
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def import_onnx() -> tuple[Any, Any]:

@@ -60,6 +60,7 @@ def test_a_run_with_a_mechanism_of_the_user_is_trained_and_evaluated(
     workdir, found = tmp_path / 'run', []
     fields = {'data.source': write_corpus(tmp_path), 'data.cache': str(tmp_path / 'cache'), 'data.pairs': 'none'}
     fields |= {'model.layers': 1, 'model.attention': 'halved(window(9))', 'train.steps': 2, 'eval.every_steps': 2}
+    fields |= {'train.trackers': ['csv', 'tensorboard']}
 
     def run() -> None:
         with jax.numpy_dtype_promotion('standard'), jax.numpy_rank_promotion('allow'):  # rules of this thread only
@@ -70,7 +71,8 @@ def test_a_run_with_a_mechanism_of_the_user_is_trained_and_evaluated(
     thread.start()
     thread.join()
     [metrics] = found
-    assert read_config(workdir).train.steps == 2 and metrics['masked_lm_loss'] > 0
+    config = read_config(workdir)
+    assert (config.train.steps, config.train.trackers) == (2, 'csv,tensorboard') and metrics['masked_lm_loss'] > 0
     forget()
     again = ea.evaluate(workdir, batch_size=8)
     assert again['step'] == 2 and again['masked_lm_loss'] == pytest.approx(metrics['masked_lm_loss'], rel=1e-4)
