@@ -81,7 +81,8 @@ def closing_line(config: RunConfig, workdir: Path, step: int, held_out: Mapping[
     """Returns the last line of a complete run: its step, its main metric, its report, and the command that evaluates
     it.
     """
-    name = config.checkpoint.best_metric or next(iter(held_out), '')
+    losses = [name for name in held_out if name.endswith('loss')]
+    name = config.checkpoint.best_metric or next(iter([*losses, *held_out]), '')
     metric = f', {name} {held_out[name]:.4g}' if name in held_out else ''
     advice = f'; evaluate it with: efficient-attention eval --workdir {workdir}' if held_out else ''
     return f'done: step {step}{metric}, report {workdir / REPORT}{advice}'
