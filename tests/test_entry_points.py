@@ -251,8 +251,8 @@ def test_a_bad_field_is_one_line(call_here, shared, field: str, line: str):
 
 BAD_COMMANDS = {  # command line: the error line
     'train.py --config=tests/training/tiny_run.py': '--workdir is missing',
-    'train.py --workdir={0}/new --verify=false': '--config is missing, such as --config configs/quickstart.py; ',
-    'train.py --workdir={0}/new --verify --noverify': '--config is missing, such as --config configs/quickstart.py; ',
+    'train.py --workdir={0}/new --verify=false': '--config is missing, such as --config quickstart; ',
+    'train.py --workdir={0}/new --verify --noverify': '--config is missing, such as --config quickstart; ',
     'train.py --config=none.py --workdir={0}/new': "config: there is no file 'none.py', and no config",
     'eval.py --workdir={0}': '{0}: no run there (config.json is missing)',
     'eval.py --workdir={0}/run --batch_size=two': "flag --batch_size=two: 'two' is not a whole number",

@@ -27,6 +27,7 @@ from efficient_attention.attention.checks import (
     check_vectors,
 )
 from efficient_attention.attention.device_mesh import device_mesh
+from efficient_attention.attention.foreign_keywords import refuse_foreign_keywords
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.registry import get_implementation
 from efficient_attention.attention.relative import Relative
@@ -72,6 +73,7 @@ def attend(
 ) -> tuple[Array, Array]: ...
 
 
+@refuse_foreign_keywords
 def attend(
     query: Float[Array, 'B L H K'],
     key: Float[Array, 'B M G K'],
@@ -300,6 +302,7 @@ def positions_or_default(positions_bL: Numbers | None, length: int) -> Numbers:
     return positions_bL
 
 
+@refuse_foreign_keywords
 def attention_weights(
     query: Float[Array, 'B L H K'],
     key: Float[Array, 'B M G K'],

@@ -22,6 +22,8 @@ def check_mechanism(mechanism: object) -> None:
     """
     if isinstance(mechanism, Pattern):
         raise ValueError('mechanism is a pattern; wrap it: Softmax(<your pattern>)')
+    if hasattr(mechanism, 'dtype'):
+        raise ValueError('mechanism is an array; a mask is the pattern of a mechanism, such as Softmax(Causal())')
     if not isinstance(mechanism, Mechanism):
         raise ValueError(
             f"mechanism is {mechanism!r}; pass an instance such as Softmax(Causal()) or parse_mechanism('causal')"
@@ -38,16 +40,28 @@ def check_vectors(query: Array, key: Array, value: Array, mechanism: Mechanism) 
         if not hasattr(x, 'dtype') or not jnp.issubdtype(x.dtype, jnp.floating):
             kind = x.dtype if hasattr(x, 'dtype') else type(x).__name__
             raise ValueError(f'{name} is of type {kind}; it must be an array of floating-point numbers')
-    if query.ndim != 4 or key.shape != value.shape or key.ndim != 4:
-        raise ValueError(
-            f'query, key, value must be [B, L, H, K], [B, M, G, K] twice; got {query.shape}, {key.shape}, {value.shape}'
-        )
-    if (query.shape[0], query.shape[3]) != (key.shape[0], key.shape[3]):
-        raise ValueError(f'query {query.shape} and key {key.shape} differ in batch size or head width')
+    for name, x, axes in (
+        ('query', query, '[B, L, H, K]'),
+        ('key', key, '[B, M, G, K]'),
+        ('value', value, '[B, M, G, K]'),
+    ):
+        if x.ndim != 4:
+            raise ValueError(f'{name} has shape {x.shape}; it must be {axes}')
+    for axis, meaning in ((0, 'batch size'), (3, 'head width')):
+        if query.shape[axis] != key.shape[axis]:
+            raise ValueError(
+                f'key has {meaning} {key.shape[axis]} and query has {query.shape[axis]}; '
+                f'key is {key.shape}, query {query.shape}'
+            )
+    if key.shape != value.shape:
+        raise ValueError(f'value has shape {value.shape}; it must be the shape of key, {key.shape}')
     if 0 in query.shape + key.shape:
         raise ValueError(f'query {query.shape} or key {key.shape} has an empty axis')
     if query.shape[2] % key.shape[2]:
-        raise ValueError(f'{query.shape[2]} query heads are not a multiple of {key.shape[2]} key heads')
+        raise ValueError(
+            f'query has {query.shape[2]} heads, no multiple of the {key.shape[2]} heads of key; '
+            f'query is {query.shape}, key {key.shape}'
+        )
     if not query.dtype == key.dtype == value.dtype:
         raise ValueError(f'query, key, value must share one dtype; got {query.dtype}, {key.dtype}, {value.dtype}')
     if mechanism.requirements.shared_qk and key.shape == query.shape and not has_equal_values(query, key):

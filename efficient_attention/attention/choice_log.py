@@ -81,23 +81,20 @@ def recorded_choices() -> Iterator[list[Choice]]:
         _choices.reset(token)
 
 
-def note_choice(backend: str, pattern: str, refusals: dict[str, Refusal], mechanism: str = 'Softmax over') -> None:
-    """Notes which backend computes a pattern, and why 'auto' did not take the backends before it.
-
-    `mechanism` precedes the pattern in the log.
-    """
+def note_choice(backend: str, pattern: str, refusals: dict[str, Refusal]) -> None:
+    """Notes which backend computes a pattern, and why 'auto' did not take the backends before it."""
     choices = _choices.get()
     if choices is not None:
         choices.append(Choice(_caller.get(), pattern, backend, refusals))
-    log_choice(backend, f'{mechanism} {pattern}'.strip(), '; '.join(refusal.message for refusal in refusals.values()))
+    log_choice(backend, pattern, '; '.join(refusal.message for refusal in refusals.values()))
 
 
 @functools.cache
-def log_choice(backend: str, call: str, lacks: str) -> None:
+def log_choice(backend: str, pattern: str, lacks: str) -> None:
     """Logs once for each kind of call which backend computes it, and what the backends before it lack.
 
-    A choice that was recorded first is never logged.
+    The words are those of the line of a training run, such as 'attention: dense over full'. A choice that was recorded
+    first is never logged.
     """
     if _choices.get() is None:
-        line = 'attention: %s runs on the %s backend%s'
-        logging.getLogger(__name__).info(line, call, backend, f'; {lacks}' if lacks else '')
+        logging.getLogger(__name__).info('attention: %s over %s%s', backend, pattern, f' ({lacks})' if lacks else '')

@@ -33,7 +33,7 @@ from efficient_attention.attention.patterns import (
     Window,
 )
 from efficient_attention.attention.patterns.presets import bigbird, longformer, sparse_fixed, sparse_strided
-from efficient_attention.attention.registry import ADDED, NAMES, load_implementation
+from efficient_attention.attention.registry import ADDED, NAMES, OWN_MODULES, is_added, load_implementation
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError, nearest
 
@@ -68,7 +68,9 @@ _KINDS = {
 def add_mechanism(implementation: Implementation) -> None:
     """Adds your own mechanism, for `attend`, models and the texts in configs of this process.
 
-    A later call with the same name replaces the mechanism, for example when a notebook runs a cell again.
+    A later call with the same name replaces the mechanism, for example when a notebook runs a cell again. For commands,
+    call this function in a module of your own, and name the module in the environment variable
+    EFFICIENT_ATTENTION_MODULES (several with commas). The first unknown name in a config's text imports these modules.
 
     Args:
         implementation: the mechanism's class and functions; the class's `name` is its name in configs.
@@ -126,7 +128,7 @@ def _parse_and_build(text: str, build: Callable[[ast.expr, str], Any]) -> Any:
 def _build_mechanism(node: ast.expr, text: str) -> Mechanism:
     """Returns the mechanism that a syntax tree describes: a call of a mechanism's name, or `Softmax` over a pattern."""
     name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else getattr(node, 'id', '')
-    if name not in MECHANISMS and name not in ADDED:
+    if name not in MECHANISMS and (not name or name in PATTERNS or not is_added(name)):
         return Softmax(_build_pattern(node, text))
     make = load_implementation(name).kind
     read = _pattern_or_constant if issubclass(make, PatternAttention) else _constant
@@ -211,7 +213,7 @@ def _build_pattern(node: ast.expr, text: str) -> Pattern:
 
 def _find_pattern_maker(name: str, text: str) -> Callable[..., Pattern]:
     """Returns the function that makes the pattern of this name; raises an InputError if no pattern has this name."""
-    if name in MECHANISMS or name in ADDED:
+    if name not in PATTERNS and (name in MECHANISMS or is_added(name)):
         make, whole = load_implementation(name).kind, _parse(text)
         if name == ast.unparse(whole.func if isinstance(whole, ast.Call) else whole):
             raise InputError(f'attention {text!r}: {name} is a mechanism, not a pattern')
@@ -227,7 +229,8 @@ def _find_pattern_maker(name: str, text: str) -> Callable[..., Pattern]:
         known = sorted((*PATTERNS, *MECHANISMS, *ADDED))
         close = nearest(name, known)
         advice = f'did you mean {close[0]}? ' if close else ''
-        raise InputError(f'attention {text!r}: unknown name {name!r}; {advice}known: {", ".join(known)}')
+        own = f'; {OWN_MODULES} names the modules of your own mechanisms'
+        raise InputError(f'attention {text!r}: unknown name {name!r}; {advice}known: {", ".join(known)}{own}')
     return PATTERNS[name]
 
 

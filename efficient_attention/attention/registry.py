@@ -1,13 +1,15 @@
 """Finds the implementation of each mechanism by the mechanism's name, and imports it when it is first used.
 
-A program may add mechanisms of its own.
+A program may add mechanisms of its own. Their modules can also be named in an environment variable.
 """
 
 import functools
 import importlib
+import os
 
 from efficient_attention.attention.implementation import Implementation
 from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.errors import InputError, one_line
 
 # Each name is a folder next to this file; a config text that is only a pattern means softmax.
 NAMES = (
@@ -28,6 +30,27 @@ NAMES = (
 )
 # The mechanisms that `add_mechanism` of parsing.py has added to this process, by name.
 ADDED: dict[str, Implementation] = {}
+# Environment variable with the modules that add a user's own mechanisms, separated by commas. No config field names
+# them, because the config.json in a stranger's workdir must not choose the code that runs.
+OWN_MODULES = 'EFFICIENT_ATTENTION_MODULES'
+
+
+def is_added(name: str) -> bool:
+    """Returns whether `add_mechanism` has added a mechanism of this name; first imports the user's modules.
+
+    Raises:
+        InputError: a module of the environment variable EFFICIENT_ATTENTION_MODULES cannot be imported.
+    """
+    if name not in ADDED:
+        for module in filter(None, os.environ.get(OWN_MODULES, '').replace(' ', '').split(',')):
+            try:
+                importlib.import_module(module)
+            except ImportError as error:
+                raise InputError(
+                    f'{OWN_MODULES} names {module}, which cannot be imported ({one_line(error)}); PYTHONPATH must '
+                    'have its folder'
+                ) from None
+    return name in ADDED
 
 
 def load_implementation(name: str) -> Implementation:

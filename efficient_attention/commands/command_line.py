@@ -11,13 +11,33 @@ from typing import Any
 from absl import flags
 
 from efficient_attention.commands.config_files import find_config_arguments
-from efficient_attention.errors import InputError, RunError, RunStopped, exit_code, one_line, show_error
+from efficient_attention.errors import (
+    InputError,
+    RunError,
+    RunStopped,
+    advice_on_name,
+    exit_code,
+    one_line,
+    show_error,
+)
 from efficient_attention.processes.signal_thread import current_signal_thread
 
-HELP = {'--help', '-h'}
+HELP_FULL = '--helpfull'
+HELP = {'--help', '-h', HELP_FULL}
 EXHAUSTED = 'RESOURCE_EXHAUSTED'
 CLOSED_OUTPUT = 128 + 13  # exit code that shells report for a process ended by SIGPIPE
-EXAMPLES = {'config': 'configs/quickstart.py', 'workdir': 'runs/quickstart', 'model': 'runs/quickstart'}
+EXAMPLES = {  # flag -> an example of its value
+    'config': 'quickstart',
+    'workdir': 'runs/quickstart',
+    'model': 'runs/quickstart',
+    'output': 'new_folder',
+    'prompt': "'The history of '",
+    'rows': 'listops,text',
+    'topology': 'cpu:8',
+}
+OF_CONFIGS = """
+config fields: efficient-attention configs show NAME, or --helpfull --config NAME
+config names:  efficient-attention configs list, or --helpfull"""
 # Python's message if a user adds an argument to a config that takes none, as in configs/quickstart.py:small
 NO_ARGUMENT = 'get_config() takes 0 positional arguments'
 # This pattern matches the start of the error that a config file raises if its argument is invalid.
@@ -58,7 +78,8 @@ def parse_flags(
         arguments: the program and its arguments.
         required: names of flags that must have a value.
         options: the known flags, which receive the values.
-        words: names of the positional arguments, such as 'METRIC WORKDIR...'; the dots mean one or more.
+        words: names of the positional arguments, such as 'METRIC WORKDIR...'; the dots mean one or more, and brackets
+            such as those of '[PART]' that the argument may be left out.
         command: the subcommand or action to which the flags belong; each error line begins with it.
         about: the text before the flags in the help; by default the docstring of the script that runs.
 
@@ -68,7 +89,9 @@ def parse_flags(
     """
     if HELP & set(arguments[1:]):
         try:
-            print_help([argument for argument in arguments if argument not in HELP], options, words, command, about)
+            is_full = HELP_FULL in arguments
+            given = [argument for argument in arguments if argument not in HELP]
+            print_help(given, options, words, command, about, is_full=is_full)
             sys.stdout.flush()
         except BrokenPipeError:  # the program that reads this output has closed the pipe
             discard_output()
@@ -76,6 +99,8 @@ def parse_flags(
     try:
         values, found = parse_flag_values(arguments, required, options)
         for name, value in values.items():
+            if value is None and found and not words:
+                raise InputError(f'{found[0]!r} is no flag; did you mean --{name} {found[0]}?')
             if value is None:
                 raise missing_flag_error(name)
         check_positional_args(found, words)
@@ -108,16 +133,22 @@ def split_subcommand(
         print(about or sys.modules['__main__'].__doc__, f'commands, each with its own --help: {known}', sep='\n')
         sys.exit(0)
     if rest[0] not in commands:
-        raise InputError(f'{rest[0]!r} is no command; known: {known}')
+        raise InputError(f'{rest[0]!r} is no command; {advice_on_name(rest[0], commands)}')
     return rest[0], [program, *rest[1:]]
 
 
 def print_help(
-    arguments: list[str], options: flags.FlagValues, words: str, command: str, about: str | None = None
+    arguments: list[str],
+    options: flags.FlagValues,
+    words: str,
+    command: str,
+    about: str | None = None,
+    *,
+    is_full: bool = False,
 ) -> None:
-    """Prints the help of a command: its flags, and for commands that read a config the config files or their fields.
+    """Prints the help of a command: its flags, and for commands that read a config how to list configs and fields.
 
-    With --config, the fields of that config replace the list of config files.
+    With `is_full`, it prints this list itself: the config files, or with --config the fields of that config.
     """
     own = flags_of_command(options).get_help(prefix='  ', include_special_flags=False)
     own = re.sub(r"\n +\(default: '(None)?'\)", '', own)
@@ -127,6 +158,9 @@ def print_help(
     if own:
         print(f'\nflags of {command}:' if command else '\nflags:', own, sep='\n')
     if 'config' not in options:
+        return
+    if not is_full:
+        print(OF_CONFIGS)
         return
     # This import is late, because it loads all config dataclasses, which is slow.
     from efficient_attention.commands.config_help import list_configs, list_fields
@@ -210,10 +244,11 @@ def unknown_field_message(said: str, arguments: Collection[str]) -> str:
 def check_positional_args(found: list[str], words: str) -> None:
     """Raises InputError if the command line has too few or too many positional arguments."""
     names = words.split()
+    needed = [name for name in names if not name.startswith('[')]
     if found and not names:
         raise InputError(f'{found[0]!r} is no flag; flags and config fields begin with --')
-    if len(found) < len(names):
-        raise InputError(f'{names[len(found)].removesuffix("...")} is missing')
+    if len(found) < len(needed):
+        raise InputError(f'{needed[len(found)].removesuffix("...")} is missing')
     if len(found) > len(names) and not words.endswith('...'):
         raise InputError(f'{found[len(names)]!r} is one word too many; expected: {words}')
 

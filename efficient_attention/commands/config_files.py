@@ -1,4 +1,4 @@
-"""Finds the config files of the package by name, such as 'finetune/glue.py', wherever the package is installed.
+"""Finds the config files of the package by name, such as 'finetune/glue', wherever the package is installed.
 
 In a checkout the folder configs/ is beside the package. A wheel has it inside the package. Config files import one
 another by the name `configs`, so this file also makes that name importable.
@@ -22,21 +22,24 @@ def find_config(text: str) -> str:
     """Returns the path of a config, with its argument: a path that exists, or a file of the package's configs.
 
     Args:
-        text: a path or a name, with an argument after a colon if the config takes one. 'finetune/glue.py:sst2' and
-            'configs/finetune/glue.py:sst2' name the same config of the package.
+        text: a path or a name, with an argument after a colon if the config takes one. The ending .py may be left out:
+            'finetune/glue:sst2' and 'configs/finetune/glue.py:sst2' name the same config of the package.
 
     Raises:
         InputError: there is neither a file with this path nor a config with this name; the message has similar names.
     """
     path, colon, argument = text.partition(':')
-    if not path or Path(path).exists():
-        make_configs_importable(is_first=Path(path).resolve().is_relative_to(CONFIGS))
-        return text
-    name = path.removeprefix('./').removeprefix('configs/')
-    if name not in config_files():
-        raise InputError(f'config: there is no file {path!r}, and no config of this name; {_advice(name)}')
+    name, known = path.removeprefix('./').removeprefix('configs/'), config_files()
+    packaged = [one for one in (name, f'{name}.py') if one in known]
+    is_other = Path(path).exists() and not (packaged and Path(path).is_dir())  # such as a device
+    own = [one for one in (path, f'{path}.py') if Path(one).is_file()] or ([path] if not path or is_other else [])
+    if own:
+        make_configs_importable(is_first=Path(own[0]).resolve().is_relative_to(CONFIGS))
+        return f'{own[0]}{colon}{argument}'
+    if not packaged:
+        raise InputError(f'config: there is no file {path!r}, and no config of this name; {advice_on_config(name)}')
     make_configs_importable(is_first=True)
-    return f'{CONFIGS / name}{colon}{argument}'
+    return f'{CONFIGS / packaged[0]}{colon}{argument}'
 
 
 def find_config_arguments(arguments: list[str]) -> Iterator[str]:
@@ -93,10 +96,11 @@ def make_configs_importable(*, is_first: bool) -> None:
     sys.modules['configs'] = importlib.util.module_from_spec(specification)
 
 
-def _advice(name: str) -> str:
+def advice_on_config(name: str) -> str:
     """Returns the end of an error message about an unknown config: similar names, and the command that lists all."""
     known = list(config_docstrings())
     same = [one for one in known if Path(one).stem == Path(name).stem]
-    near = same[:MOST_NEAR] or nearest(name, known, most=MOST_NEAR)
-    found = f'did you mean {" or ".join(near)}? ' if near else ''
+    near_stems = nearest(Path(name).stem, {Path(one).stem for one in known})
+    near = same or nearest(name, known, most=MOST_NEAR) or [one for one in known if Path(one).stem in near_stems]
+    found = f'did you mean {" or ".join(near[:MOST_NEAR])}? ' if near else ''
     return f'{found}`efficient-attention configs list` names all'

@@ -26,17 +26,17 @@ COMMENTS_AT = 44  # column at which comments begin; after a longer field, the co
 
 
 def list_configs(folder: Path = CONFIGS) -> str:
-    """Returns the list of config files for --help: path, first line of the docstring, and the argument of each config.
+    """Returns the list of config files: path, first line of the docstring, and the argument of each config.
 
     Files are parsed, not run, except to find the values of an argument. A file that fails is listed with what is known.
     """
     make_configs_importable(is_first=True)
     entries = [_describe_config(path, folder) for path in config_files(folder).values()]
-    return '\n'.join(['configs (--help --config <file> lists its fields):', *filter(None, entries)])
+    return '\n'.join(['configs (--helpfull --config <file> lists its fields):', *filter(None, entries)])
 
 
 def list_fields(values: Mapping[str, Any]) -> str:
-    """Returns the list of a config's fields for --help: each as a command-line flag, with its value and comment.
+    """Returns the list of a config's fields: each as a command-line flag, with its value and comment.
 
     Args:
         values: nested dicts with the fields of `RunConfig`; None = open, set when the run starts.

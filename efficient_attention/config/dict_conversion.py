@@ -7,6 +7,7 @@ import typing
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from efficient_attention.config.field_metadata import COMMA_LIST, MARKS
 from efficient_attention.errors import KINDS_IN_WORDS, InputError, nearest
 
 LARGEST = 2**31  # largest absolute value of a whole number: shapes, steps and ids are 32-bit on the devices
@@ -50,6 +51,18 @@ def from_dict(values: Mapping[str, Any], kind: type, group: str = '') -> Any:
     return kind(
         **{name: _convert_to_field_type(value, types_of[name], f'{group}{name}') for name, value in values.items()}
     )
+
+
+def join_comma_lists(values: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """Returns a copy of nested config values, in which a list given to a field of names with commas is such a text."""
+    joined = dict(values)
+    for field in dataclasses.fields(kind):
+        value = joined.get(field.name)
+        if dataclasses.is_dataclass(field.default) and isinstance(value, Mapping):
+            joined[field.name] = join_comma_lists(value, type(field.default))
+        elif COMMA_LIST in field.metadata.get(MARKS, ()) and isinstance(value, list | tuple):
+            joined[field.name] = ','.join(map(str, value))
+    return joined
 
 
 def field_names(kind: type) -> list[str]:

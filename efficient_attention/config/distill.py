@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from efficient_attention.config.field_metadata import CHANGEABLE, field_with_marks
+from efficient_attention.config.field_metadata import CHANGEABLE, COMMA_LIST, field_with_marks
 from efficient_attention.config.layer_numbers import is_layer_list
 from efficient_attention.config.value_checks import check_in_interval, check_one_of
 from efficient_attention.errors import InputError
@@ -26,7 +26,7 @@ class DistillConfig:
     # teacher model: a workdir or a Hugging Face folder; '' = no teacher.
     # Several folders, separated by commas, form an ensemble of teachers, whose logits are averaged.
     # A resumed run may move the teacher to another folder, but not change the teacher's parameters.
-    teacher: str = field_with_marks(CHANGEABLE, default='')
+    teacher: str = field_with_marks(CHANGEABLE, COMMA_LIST, default='')
     # temperature T, which divides the logits of student and teacher (Hinton et al. 2015, arXiv 1503.02531)
     temperature: float = 1.0
     labels: float = 1.0  # weight of the task's own loss on the labels
@@ -47,7 +47,7 @@ class DistillConfig:
     # Layer numbers in the list count from 1.
     # With 'uniform', student layer m of M learns from layer m N / M of a teacher with N layers.
     # With 'last', only the last student layer learns, from the last teacher layer.
-    layers: str = 'uniform'
+    layers: str = field_with_marks(COMMA_LIST, default='uniform')
     # learned projections from the student's width to the teacher's width, used only while training
     # kinds: 'own' (one projection per layer) | 'one' (one projection for all layers) | 'none' (no projection)
     projection: str = 'own'

@@ -2,7 +2,13 @@
 
 import dataclasses
 
-from efficient_attention.config.field_metadata import CHANGEABLE, CHANGEABLE_WITH_MORE_STEPS, EXPORTED, field_with_marks
+from efficient_attention.config.field_metadata import (
+    CHANGEABLE,
+    CHANGEABLE_WITH_MORE_STEPS,
+    COMMA_LIST,
+    EXPORTED,
+    field_with_marks,
+)
 from efficient_attention.config.value_checks import check_in_interval, check_one_of
 from efficient_attention.errors import InputError, require
 
@@ -40,9 +46,10 @@ class ExamplesConfig:
     # GLUE task, for format 'glue': 'cola', 'sst2', 'mrpc', 'qqp', 'stsb', 'mnli', 'qnli', 'rte', 'wnli', 'ax'
     name: str = ''
     # training files: paths or globs, separated by commas, or tfds:<name>[/<config>]:<split>
-    train: str = ''
-    dev: str = ''  # files for evaluation, in the same syntax as `train`
-    test: str = ''  # files for predictions, and for `eval --split test` if they have labels; '' = none
+    train: str = field_with_marks(COMMA_LIST, default='')
+    dev: str = field_with_marks(COMMA_LIST, default='')  # files for evaluation, in the same syntax as `train`
+    # files for predictions, and for `eval --split test` if they have labels; '' = none
+    test: str = field_with_marks(COMMA_LIST, default='')
     text: str = 'text'  # column of the text in files of format 'table' (CSV, TSV, JSONL, Parquet, ...)
     text_pair: str = ''  # column of a second text in format 'table'; '' = no second text
     label: str = 'label'  # column of the label in format 'table'

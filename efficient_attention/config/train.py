@@ -5,6 +5,7 @@ import dataclasses
 from efficient_attention.config.field_metadata import (
     CHANGEABLE,
     CHANGEABLE_WITH_MORE_STEPS,
+    COMMA_LIST,
     field_read_by_tasks,
     field_with_marks,
 )
@@ -27,7 +28,7 @@ class TrainConfig:
     # True = take only sizes and tokenizer from `start_from`, and initialise all parameters at random
     start_random: bool = False
     # layers of the checkpoint of `start_from` that the model starts with, such as '1,3,5', counted from 1; '' = all
-    start_layers: str = field_read_by_tasks('pretraining', 'fine_tuning', default='')
+    start_layers: str = field_read_by_tasks('pretraining', 'fine_tuning', default='', marks=(COMMA_LIST,))
     # stop after this many evaluations in a row without a better checkpoint.best_metric; 0 = never
     early_stop: int = field_read_by_tasks('fine_tuning', default=0, marks=(CHANGEABLE,))
     # label smoothing: share of each label's probability that is spread over the vocabulary.
@@ -37,7 +38,7 @@ class TrainConfig:
     z_loss: float = field_read_by_tasks('text_to_text', default=0.0)
     log_every_steps: int = field_with_marks(CHANGEABLE, default=20)  # steps between logged lines of metrics
     # experiment trackers, separated by commas: tensorboard, csv, trackio, wandb, mlflow; '' = none
-    trackers: str = field_with_marks(CHANGEABLE, default='tensorboard')
+    trackers: str = field_with_marks(CHANGEABLE, COMMA_LIST, default='tensorboard')
     # stop after this many steps in a row with a loss, gradient or memory that is not finite
     max_skipped_in_row: int = field_with_marks(CHANGEABLE, default=10)
     # seconds without a new input batch or a finished step after which the process ends; 0 = never.

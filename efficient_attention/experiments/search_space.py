@@ -88,7 +88,11 @@ def parse_values(name: str, text: str) -> SearchedField:
         kind, ends = match[1], [parse_value(part) for part in split_at_commas(match[2])]
         is_right = is_whole_number if kind == 'int' else is_number
         if len(ends) != 2 or not all(map(is_right, ends)) or not ends[0] < ends[1]:
-            raise InputError(f'--search {name}={text}: {kind} needs two rising numbers, as in {kind}(1,2)')
+            example = {'log': 'log(1e-5,1e-3)', 'uniform': 'uniform(0,0.3)', 'int': 'int(1,8)'}[kind]
+            numbers = 'whole numbers' if kind == 'int' else 'numbers'
+            raise InputError(
+                f'--search {name}={text}: write two {numbers} in brackets, the smaller one first, as in {example}'
+            )
         if not all(map(math.isfinite, ends)) or (kind == 'log' and ends[0] <= 0):
             raise InputError(f'--search {name}={text}: the ends must be finite{", above 0" if kind == "log" else ""}')
         return SearchedField(name, kind, tuple(ends))
@@ -126,6 +130,11 @@ def check_type(field: SearchedField, example: Any) -> None:
     word = kinds.get(type(example))
     if word is None:
         return
+    if type(example) is int and field.kind in ('log', 'uniform'):
+        raise InputError(
+            f'--search {field.name}: {field.kind}(...) draws numbers with a fraction; the field is {word}, so write '
+            'int(1,8) or a list such as 2,4,6'
+        )
     for value in field.values:
         is_right = {
             bool: isinstance(value, bool),
@@ -133,7 +142,7 @@ def check_type(field: SearchedField, example: Any) -> None:
             float: is_number(value),
             str: isinstance(value, str),
         }[type(example)]
-        if not is_right or (type(example) is int and field.kind in ('log', 'uniform')):
+        if not is_right:
             raise InputError(f'--search {field.name}: {value!r} does not fit; the field is {word}')
 
 

@@ -131,13 +131,22 @@ def run_sweep(sweep: Sweep, only: int | None = None) -> list[Result]:
         InputError: the folder belongs to another sweep, `only` is no trial, or the metric is unknown.
         RunStopped: a stop signal ended a run; the same call resumes.
     """
-    claim_folder(sweep)
     if only is not None and not 0 <= only < sweep.trials:
         raise InputError(f'--trial is {only}; the sweep has the trials 0 to {sweep.trials - 1}')
     if sweep.sampler == 'tpe':
+        import_optuna()
         if only is not None:
             raise InputError('--trial needs --sampler random or grid: tpe chooses a trial from the earlier results')
-        return list(tpe_results(sweep))
+    claim_folder(sweep)
+    try:
+        return list(tpe_results(sweep)) if sweep.sampler == 'tpe' else numbered_results(sweep, only)
+    except InputError:  # the metric is unknown, which the first trial finds out
+        release_folder(sweep)
+        raise
+
+
+def numbered_results(sweep: Sweep, only: int | None) -> list[Result]:
+    """Trains the trials of a random or grid search, or the trial `only`, and returns the results of all that ended."""
     points = grid_points(sweep.search) if sweep.sampler == 'grid' else None
     results = []
     for number in range(sweep.trials):
@@ -176,6 +185,15 @@ def claim_folder(sweep: Sweep) -> None:
     if path.exists() and read_json_file(path) != plan:  # a corrected command replaces a sweep that has trained nothing
         (sweep.workdir / HISTORY).unlink(missing_ok=True)
     write_atomically(path, json.dumps(plan, indent=1) + '\n')
+
+
+def release_folder(sweep: Sweep) -> None:
+    """Removes the sweep's plan from its folder, and an empty folder, unless a trial has left something."""
+    if not any(sweep.workdir.glob('trial_*')):
+        for name in (SWEEP_PLAN, HISTORY):
+            (sweep.workdir / name).unlink(missing_ok=True)
+        if not any(sweep.workdir.iterdir()):
+            sweep.workdir.rmdir()
 
 
 def check_same_sweep(sweep: Sweep) -> None:

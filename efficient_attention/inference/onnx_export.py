@@ -5,11 +5,12 @@ mechanisms hard, linformer, induced, sinkhorn and synthesizer. It cannot convert
 entmax and sparsemax; the error names the operation.
 """
 
+import contextlib
 import logging
 import re
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.extend.core import Jaxpr, Literal, Primitive, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Primitive, jaxpr_as_fun
 
 from efficient_attention.atomic_files import atomic_folder
 from efficient_attention.attention.devices import using_platform
@@ -46,7 +47,7 @@ def export_onnx(model: ExportableModel, folder: Path) -> None:
             other outputs, or the folder is not empty.
         RunError: the disk is full.
     """
-    with warnings.catch_warnings(), atomic_folder(folder) as partial:
+    with warnings.catch_warnings(), only_warnings_logged(), atomic_folder(folder) as partial:
         warnings.simplefilter('ignore')
         to_onnx, session_of = import_onnx()
         outputs = convert(to_onnx, model, partial / ONNX)
@@ -56,6 +57,17 @@ def export_onnx(model: ExportableModel, folder: Path) -> None:
         write_description(partial, model, {'program': ONNX}, outputs, code)
 
 
+@contextlib.contextmanager
+def only_warnings_logged() -> Iterator[None]:
+    """Context manager that drops log lines below warnings: jax2onnx logs a line about each conversion."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.INFO))
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
 def import_onnx() -> tuple[Any, Any]:
     """Returns the functions `jax2onnx.to_onnx` and `onnxruntime.InferenceSession`."""
     # jax2onnx logs a traceback for each of its plugins whose optional package is missing.
@@ -63,9 +75,10 @@ def import_onnx() -> tuple[Any, Any]:
         logging.getLogger(name).setLevel(logging.ERROR)
     try:
         from jax2onnx import to_onnx
-        from onnxruntime import InferenceSession
+        from onnxruntime import InferenceSession, set_default_logger_severity
     except ModuleNotFoundError as error:
         raise missing_extra_error('--format onnx', 'export', error) from None
+    set_default_logger_severity(3)  # errors only: it warns of each constant of a loop that no operation reads
     return to_onnx, InferenceSession
 
 
@@ -126,12 +139,20 @@ def run_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any]) -> lis
             called = equation.params[CALLS[name]]  # closed if it has constants
             found = run_jaxpr(getattr(called, 'jaxpr', called), getattr(called, 'consts', ()), arguments)
         elif any(isinstance(one, jax.core.Tracer) for one in arguments):
-            found = apply_operation(equation.primitive, equation.params, arguments)
+            params = equation.params
+            if name == 'scan':  # the loop over layers that share their parameters
+                params = params | {'jaxpr': inlined(params['jaxpr'])}
+            found = apply_operation(equation.primitive, params, arguments)
         else:
             with jax.ensure_compile_time_eval():
                 found = apply_operation(equation.primitive, equation.params, arguments)
         values.update(zip(equation.outvars, found, strict=True))
     return [read(variable) for variable in jaxpr.outvars]
+
+
+def inlined(body: ClosedJaxpr) -> ClosedJaxpr:
+    """Returns the body of a loop with the replacements of `run_jaxpr`."""
+    return jax.make_jaxpr(lambda *inputs: run_jaxpr(body.jaxpr, body.consts, inputs))(*body.in_avals)
 
 
 def apply_operation(primitive: Primitive, params: Mapping[str, Any], arguments: list[Any]) -> list[Any]:

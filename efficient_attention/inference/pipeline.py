@@ -18,7 +18,7 @@ from efficient_attention.data.examples.batches import FeatureBatches
 from efficient_attention.data.examples.glue import glue_task
 from efficient_attention.data.examples.labelled_text import ARENA
 from efficient_attention.data.examples.text_encoder import TextEncoder, encoding_to_arrays, unknown_words_note
-from efficient_attention.errors import InputError, require_at_least
+from efficient_attention.errors import InputError, advice_on_name, require_at_least
 from efficient_attention.inference.decoding_options import log_settings
 from efficient_attention.inference.evaluate import evaluate_outputs, make_output_step
 from efficient_attention.inference.fill_mask import MaskFiller
@@ -107,6 +107,9 @@ def pipeline(
         InputError: the task is unknown, or the checkpoint does not support it.
     """
     require_at_least(0, 'batch_size', batch_size)
+    known = ('fill-mask', 'feature-extraction', *PROBLEMS, *TEXT_TO_TEXT_TASKS, TEXT_GENERATION)
+    if task not in known and not TRANSLATION.fullmatch(task):
+        raise InputError(f'pipeline {task!r} is unknown; {advice_on_name(task, known)}')
     if task == TEXT_GENERATION:
         if batch_size or length:
             raise InputError(f'{task} reads one prompt at a time, of any length; leave out batch_size and length')
@@ -122,11 +125,7 @@ def make_pipeline(
 
     `path` is the checkpoint's path, for error messages.
     """
-    known = ('fill-mask', 'feature-extraction', *PROBLEMS, *TEXT_TO_TEXT_TASKS, TEXT_GENERATION)
-    is_text_to_text = task in TEXT_TO_TEXT_TASKS or bool(TRANSLATION.fullmatch(task))
-    if task not in known and not is_text_to_text:
-        raise InputError(f'pipeline {task!r} is unknown; known: {", ".join(known)}')
-    if is_text_to_text:
+    if task in TEXT_TO_TEXT_TASKS or TRANSLATION.fullmatch(task):
         searched = {**options, 'batch_size': batch_size}
         prefix, alignments = searched.pop('prefix', None), searched.pop('alignments', False)
         prefix = task_prefixes(pretrained.extra).get(task) if prefix is None else prefix

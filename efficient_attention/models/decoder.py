@@ -8,6 +8,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.device_mesh import shard_activations
+from efficient_attention.attention.foreign_keywords import refuse_foreign_keywords
 from efficient_attention.attention.request import AnySegments, segments_and_lengths
 from efficient_attention.config.model import ModelConfig, check_can_attend_to_memory, check_memory
 from efficient_attention.errors import InputError, require
@@ -61,6 +62,7 @@ class Decoder(nnx.Module):
         self.source = RecurrentDecoderAttention(config, rngs=rngs) if has_recurrent_decoder_attention(config) else None
         self.head: OutputHead = make_head(config, rngs)
 
+    @refuse_foreign_keywords
     def __call__(self, tokens_BL: Array, segments_BL: AnySegments, **options: Unpack[DecoderOptions]) -> Array:
         """Returns float32 logits [B, L, V]; the logits at position t depend only on tokens 0 ... t.
 

@@ -9,6 +9,7 @@ from jax import Array
 from jaxtyping import Int
 
 from efficient_attention.attention.dropout import dropout
+from efficient_attention.attention.foreign_keywords import refuse_foreign_keywords
 from efficient_attention.attention.request import AnySegments, segments_of_batch
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.bidirectional_stacks import DirectionNorms, DirectionStacks, direction_config
@@ -44,6 +45,7 @@ class Encoder(nnx.Module):
         self.norm = make(config, rngs=rngs) if config.norm == 'pre' else None
         set_quantization(self, config, 'encoder')
 
+    @refuse_foreign_keywords
     def __call__(self, tokens_BL: Array, segments_BL: AnySegments, **options: Unpack[EncoderOptions]) -> Array:
         """Returns the final hidden states [B, L, D].
 

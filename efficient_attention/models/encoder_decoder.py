@@ -8,6 +8,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.device_mesh import gather_parameter
+from efficient_attention.attention.foreign_keywords import refuse_foreign_keywords
 from efficient_attention.attention.request import AnySegments, segments_and_lengths
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder, DecoderOptions
@@ -39,6 +40,7 @@ class EncoderDecoder(nnx.Module):
         if config.shared_table:
             self.encoder.embeddings.token = self.decoder.embeddings.token
 
+    @refuse_foreign_keywords
     def __call__(
         self,
         source_BM: Array,

@@ -14,6 +14,7 @@ from efficient_attention.attention.cache import Cache, decode
 from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
 from efficient_attention.attention.device_mesh import shard_activations
 from efficient_attention.attention.einsum import float32_einsum
+from efficient_attention.attention.foreign_keywords import refuse_foreign_keywords
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.patterns import Window
 from efficient_attention.attention.relative import Relative
@@ -142,6 +143,7 @@ class Attention(AttentionProjections):
         self.learned = make_learned(config, mechanism, rngs=rngs)
         with_low_rank(self, config, ('query', 'key', 'value', 'out'), rngs)
 
+    @refuse_foreign_keywords
     def __call__(
         self,
         x_BLD: Array,

@@ -19,6 +19,7 @@ from efficient_attention.attention.cross_attention_cache import (
     cache_cross_keys,
 )
 from efficient_attention.attention.features.cross_attention_sums import CrossAttentionSums
+from efficient_attention.attention.foreign_keywords import refuse_foreign_keywords
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.request import AnySegments, CallOptions
 from efficient_attention.config.layer import LayerConfig
@@ -51,6 +52,7 @@ class CrossAttention(AttentionProjections):
         self.learned = make_learned(config, mechanism, rngs=rngs)
         with_low_rank(self, config, ('query', 'key', 'value', 'out'), rngs)
 
+    @refuse_foreign_keywords
     def __call__(
         self, x_BLD: Array, segments_BL: AnySegments, positions_BL: Array, **options: Unpack[ContextOptions]
     ) -> Array:

@@ -1,4 +1,4 @@
-"""Prints a script that completes subcommands, flags and config names of `efficient-attention` in bash or zsh.
+"""Prints a script that completes subcommands, flags, config names and config fields of `efficient-attention`.
 
     efficient-attention completion bash > ~/.local/share/bash-completion/completions/efficient-attention
     efficient-attention completion zsh > ~/.efficient-attention.zsh
@@ -19,16 +19,27 @@ from efficient_attention.errors import InputError
 SHELLS = ('bash', 'zsh')
 SCRIPT = """\
 _efficient_attention() {{
-  local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" names="" start=""
+  local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" names="" start="" is_value=""
   local configs="{configs}"
+  local fields="{fields}"
   # bash makes three words of --flag=value, zsh makes one
-  if [[ "$word" == "=" ]]; then word=""; elif [[ "$before" == "=" ]]; then before="${{COMP_WORDS[COMP_CWORD-2]}}"; fi
-  if [[ "$word" == --*=* ]]; then before="${{word%%=*}}"; start="$before="; word="${{word#*=}}"; fi
+  if [[ "$word" == "=" ]]; then
+    word="" is_value=1
+  elif [[ "$before" == "=" ]]; then
+    before="${{COMP_WORDS[COMP_CWORD-2]}}" is_value=1
+  elif [[ "$word" == --*=* ]]; then
+    before="${{word%%=*}}" start="${{word%%=*}}=" word="${{word#*=}}" is_value=1
+  fi
   if (( COMP_CWORD == 1 )); then
     names="{programs}"
   elif [[ "$before" == "--config" || "${{COMP_WORDS[1]}} $before" == "configs show" ||
     "${{COMP_WORDS[1]}} $before" == "configs where" ]]; then
     names="$configs"
+  elif [[ "$is_value" ]]; then
+    names=""
+  elif [[ "$word" == --config.* ]]; then
+    names="$fields"
+    compopt -o nospace 2> /dev/null
   else
     case "${{COMP_WORDS[1]}}" in
 {cases}
@@ -59,6 +70,13 @@ def main(programs: Mapping[str, Callable[[], list[str]]]) -> None:
 
 def completion_script(shell: str, words: Mapping[str, list[str]]) -> str:
     """Returns the completion script of a shell; `words` is {subcommand: its actions and flags}."""
+    # These imports are late, because the config dataclasses load slowly.
+    from efficient_attention.config.dict_conversion import default_fields, field_names
+    from efficient_attention.config.run import RunConfig
+
+    groups = [name for name, value in default_fields(RunConfig).items() if isinstance(value, dict)]
+    fields = ' '.join(f'--config.{name}=' for name in field_names(RunConfig) if name not in groups)
     cases = '\n'.join(f'      {name}) names="{" ".join(found)}" ;;' for name, found in words.items())
     configs = ' '.join(config_docstrings())
-    return BEFORE[shell] + SCRIPT.format(configs=configs, programs=' '.join(words), cases=cases)
+    programs = ' '.join(words)
+    return BEFORE[shell] + SCRIPT.format(configs=configs, fields=fields, programs=programs, cases=cases)

@@ -1,13 +1,14 @@
 """Lists, shows and finds the configs that come with the package.
 
     efficient-attention configs list
-    efficient-attention configs show finetune/glue.py:sst2
-    efficient-attention configs show lm/gpt.py --source
-    efficient-attention configs where finetune/glue.py
+    efficient-attention configs list lm
+    efficient-attention configs show finetune/glue:sst2
+    efficient-attention configs show lm/gpt --source
+    efficient-attention configs where finetune/glue
 
-`list` prints each name with the first line of its docstring. `show` prints the docstring and the resulting fields, with
-`--source` the Python file instead. `where` prints the path of the file. --config takes the same names, and a path that
-exists wins over a name. To change much, copy the file and pass the path
+`list` prints each name, or each name with a given part, with the first line of its docstring. `show` prints the
+docstring and the resulting fields, with `--source` the Python file instead. `where` prints the path of the file.
+--config takes the same names, and a path that exists wins over a name. To change much, copy the file and pass the path
 of the copy.
 """
 
@@ -18,10 +19,11 @@ from pathlib import Path
 from absl import flags
 
 from efficient_attention.commands.command_line import parse_flag_values, parse_flags, split_subcommand
-from efficient_attention.commands.config_files import config_docstrings, find_config
+from efficient_attention.commands.config_files import advice_on_config, config_docstrings, find_config
 from efficient_attention.commands.flags import define_config
+from efficient_attention.errors import InputError
 
-WORDS = {'list': '', 'show': 'NAME', 'where': 'NAME'}  # {action: its positional arguments}
+WORDS = {'list': '[PART]', 'show': 'NAME', 'where': 'NAME'}  # {action: its positional arguments}
 
 
 def main() -> None:
@@ -30,7 +32,11 @@ def main() -> None:
     options = define_flags(command)
     words = parse_flags(arguments, options=options, words=WORDS[command], command=command, about=__doc__)
     if command == 'list':
-        for name, text in config_docstrings().items():
+        part = words[0] if words else ''
+        found = {name: text for name, text in config_docstrings().items() if part in name}
+        if not found:
+            raise InputError(f'list: no config has {part!r} in its name; {advice_on_config(part)}')
+        for name, text in found.items():
             print(f'{name}  {text.partition(chr(10))[0]}')
         return
     path = find_config(words[0])

@@ -8,7 +8,8 @@
 `--set` sets a field of the config's `examples` group. Labels, separated by commas, name the outputs in their order. If
 a checkpoint has no label names, the labels are LABEL_0, LABEL_1, ...
 
-The last line of output is one JSON object: files written, notes about rows, metrics if there are labels.
+The last line of output is one JSON object: files written, notes about rows, and metrics if
+there are labels.
 """
 
 import json
@@ -41,7 +42,8 @@ def main() -> None:
         fields[options.split] = options.files
     size = {'batch_size': options.batch_size, 'length': options.length}
     where = {'split': options.split, 'checkpoint': checkpoint_from_flags(options)}
-    print(json.dumps(predict_files(options.model, options.output, **where, **size, **fields)))
+    found = predict_files(options.model, options.output, **where, **size, **fields)
+    print(json.dumps({name: value for name, value in found.items() if value}))
 
 
 def define_flags() -> flags.FlagValues:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from efficient_attention.config.dict_conversion import default_fields, from_dict, to_dict
+from efficient_attention.config.dict_conversion import default_fields, from_dict, join_comma_lists, to_dict
 from efficient_attention.config.distill import DistillConfig
 from efficient_attention.config.head import OF_ROWS, POOLED
 from efficient_attention.config.run import RunConfig
@@ -51,6 +51,7 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
     Raises:
         InputError: a field is bad, or the checkpoint, the tokenizer or the files cannot be used.
     """
+    values = join_comma_lists(values, RunConfig)
     if values.get('task') == 'text_to_text':
         return fill_text_to_text_config(values)
     if values.get('task') != 'fine_tuning':
@@ -140,7 +141,7 @@ def fill_config_for_plan(values: Mapping[str, Any]) -> RunConfig:
         return fill_text_to_text_config(values).config
     if values.get('task') == 'fine_tuning':
         raise InputError("task is 'fine_tuning'; its sizes follow from a checkpoint and files, so it is not planned")
-    return from_dict(values, RunConfig)
+    return from_dict(join_comma_lists(values, RunConfig), RunConfig)
 
 
 def fill_none_fields(group: Values, values: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,7 @@ from efficient_attention.training.step_profile import StepProfile, check_profile
 from efficient_attention.training.step_queue import INTERVAL, StepQueue
 from efficient_attention.training.throughput import Throughput, peak_flops
 from efficient_attention.workdir.metrics import metrics_line, nonfinite_as_text
+from efficient_attention.workdir.report import FILE_NAME as REPORT
 from efficient_attention.workdir.report import write_report
 from efficient_attention.workdir.run_status import record_still_running
 from efficient_attention.workdir.samples_log import append_samples
@@ -69,6 +71,32 @@ def train(
         RunStopped: a stop signal (SIGINT, SIGTERM) ended the run after the current step, with a checkpoint, or during
             an evaluation. The same call resumes the run.
     """
+    step, held_out = train_to_the_end(config, workdir, examples=examples, pretrained=pretrained, profile=profile)
+    if jax.process_index() == 0:
+        print(closing_line(config, workdir, step, held_out), file=sys.stderr, flush=True)
+    return held_out
+
+
+def closing_line(config: RunConfig, workdir: Path, step: int, held_out: Mapping[str, float]) -> str:
+    """Returns the last line of a complete run: its step, its main metric, its report, and the command that evaluates
+    it.
+    """
+    losses = [name for name in held_out if name.endswith('loss')]
+    name = config.checkpoint.best_metric or next(iter([*losses, *held_out]), '')
+    metric = f', {name} {held_out[name]:.4g}' if name in held_out else ''
+    advice = f'; evaluate it with: efficient-attention eval --workdir {workdir}' if held_out else ''
+    return f'done: step {step}{metric}, report {workdir / REPORT}{advice}'
+
+
+def train_to_the_end(
+    config: RunConfig,
+    workdir: Path,
+    *,
+    examples: EncodedExamples | None,
+    pretrained: Pretrained | None,
+    profile: tuple[int, int] | None,
+) -> tuple[int, dict[str, float]]:
+    """Does what `train` says, and returns the last step and the validation metrics there."""
     check_profiled_steps(profile, config.train.steps)
     with contextlib.ExitStack() as stack:
         guarded = stack.enter_context(guarded_run(config, workdir, examples=examples, pretrained=pretrained))
@@ -77,9 +105,12 @@ def train(
         state, first, last = guarded.state, int(guarded.state.step), run.config.train.steps
         left = steps_left_to_profile(profile, first, guarded.progress.print_line)
         profiled = stack.enter_context(StepProfile(workdir, left))
+        if guarded.is_complete(first):
+            again = ', and it is evaluated again' if run.config.has_evaluation_data else ''
+            guarded.progress.print_line(f'the run is complete: nothing is left to train after step {first}{again}')
         trainer.run_missed_evaluation(first, state)
         if guarded.is_complete(first):
-            return trainer.held_out
+            return first, trainer.held_out
         guarded.log.trackers.start()
         trainer.cache_teacher_logits(first)
         batches = trainer.training_batches(first)
@@ -107,7 +138,7 @@ def train(
             if is_end:
                 break
         trainer.finish_run(step)
-        return trainer.held_out
+        return step, trainer.held_out
 
 
 class Trainer:

@@ -16,19 +16,17 @@ def unusual_setting_notes(run: Run, *, is_complete: bool = False) -> list[str]:
     """Returns notes on unusual settings of a run: its warm-up, pruning, quantization, batch size and validation set,
     and notes of its task.
 
-    A complete run gets no note on the batch size, because it trains no more and the note would require planning all
-    training rows.
+    A complete run gets no note about training. The note on the batch size would even require planning all training
+    rows.
     """
-    batch = [] if is_complete else batch_note(run)
-    notes = [
-        *warmup_note(run.config),
-        *pruning_note(run.config),
-        *movement_pruning_note(run.config),
-        *quantization_note(run.config),
-        *batch,
-        *no_evaluation_note(run.config),
-    ]
-    return [*notes, *run.task.notes]
+    notes = []
+    if not is_complete:
+        notes += warmup_note(run.config)
+        notes += pruning_note(run.config)
+        notes += movement_pruning_note(run.config)
+        notes += quantization_note(run.config)
+        notes += batch_note(run)
+    return [*notes, *no_evaluation_note(run.config), *run.task.notes]
 
 
 def warmup_note(config: RunConfig) -> list[str]:

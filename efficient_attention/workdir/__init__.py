@@ -3,3 +3,9 @@
 Workdirs and checkpoints also contain a fingerprint: the config fields and hashes that decide a run's results. A run
 that resumes compares its fingerprint with the saved one.
 """
+
+import logging
+
+# Orbax logs through absl, which gives a root logger without handlers one whose lines begin with 'WARNING:<module>:'.
+# This handler comes first. It prints only the message, as the commands do.
+logging.basicConfig(format='%(message)s')

@@ -350,7 +350,7 @@ def test_a_pattern_on_unequal_lengths_asks_for_positions():
 
 def test_head_counts_that_do_not_divide_are_named():
     (q, k, v), _ = inputs(7)
-    with pytest.raises(ValueError, match='4 query heads are not a multiple of 3 key heads'):
+    with pytest.raises(ValueError, match='query has 4 heads, no multiple of the 3 heads of key'):
         attend(q, k[:, :, :3], v[:, :, :3], Softmax())
 
 

@@ -4,6 +4,7 @@ The functions are called without the test suite's run-time type checks, as users
 """
 
 import inspect
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import efficient_attention as ea
 from efficient_attention.attention import checks as request_checks
 from efficient_attention.attention.checks import has_equal_values, is_concrete, is_on_cpu, is_rng_key
 from efficient_attention.attention.favor.definition import FAVOR
@@ -44,9 +46,14 @@ BAD_VECTORS = [
     ({'key': [1.0]}, 'key is of type list; it must be an array'),
     ({'value': ones((B, M, G, K), jnp.bfloat16)}, 'must share one dtype; got float32, float32, bfloat16'),
     ({'query': ones((B, 0, H, K))}, r'query \(2, 0, 4, 8\) or key \(2, 5, 2, 8\) has an empty axis'),
-    ({'query': ones((B, L, 3, K))}, '3 query heads are not a multiple of 2 key heads'),
-    ({'query': ones((B, L, H, 9))}, 'differ in batch size or head width'),
-    ({'value': ones((B, M, G, 9))}, 'got .*9'),
+    (
+        {'query': ones((B, L, 3, K))},
+        r'query has 3 heads, no multiple of the 2 heads of key; query is \(2, 7, 3, 8\), key',
+    ),
+    ({'key': ones((B, M, G, 9))}, r'key has head width 9 and query has 8; key is \(2, 5, 2, 9\), query \(2, 7, 4, 8\)'),
+    ({'key': ones((3, M, G, K))}, r'key has batch size 3 and query has 2; key is \(3, 5, 2, 8\), query \(2, 7, 4, 8\)'),
+    ({'value': ones((B, M, G, 9))}, r'value has shape \(2, 5, 2, 9\); it must be the shape of key, \(2, 5, 2, 8\)'),
+    ({'key': ones((M, G, K))}, r'key has shape \(5, 2, 8\); it must be \[B, M, G, K\]'),
 ]
 
 
@@ -56,6 +63,24 @@ def test_vectors(change: dict, line: str):
     check(**vectors(), mechanism=Softmax())
     with pytest.raises(ValueError, match=line):
         check(**(vectors() | change), mechanism=Softmax())
+
+
+@pytest.mark.parametrize(
+    'name, part', [('mask', 'Causal() & Window(8)'), ('is_causal', 'Softmax(Causal())'), ('dropout_p', 'dropout_rate')]
+)
+def test_arguments_of_other_libraries_are_answered(name: str, part: str):
+    q = ones((B, L, H, K))
+    for who, call in (('attend', ea.attend), ('attention_weights', ea.attention_weights)):
+        with pytest.raises(TypeError, match=f'^{who} has no argument {name}: .*{re.escape(part)}'):
+            call(q, q, q, Softmax(), **{name: None})
+    for model in (ea.Encoder, ea.Decoder, ea.EncoderDecoder):
+        with pytest.raises(TypeError, match=f'^{model.__name__} has no argument {name}: .*{re.escape(part)}'):
+            model.__call__(None, **{name: None})
+
+
+def test_a_mask_as_mechanism_is_answered_without_its_values():
+    with pytest.raises(ValueError, match=r'^mechanism is an array; a mask is the pattern .* Softmax\(Causal\(\)\)$'):
+        plain(request_checks.check_mechanism)(ones((L, M)))
 
 
 def test_learned_arrays_have_names():

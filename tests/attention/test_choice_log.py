@@ -35,7 +35,7 @@ def test_a_recorded_choice_is_not_logged_and_the_record_ends_with_its_context(ca
     assert [(choice.caller, choice.pattern, choice.backend) for choice in choices] == [
         (Caller((0, 2), 'decoder'), 'full', 'dense')
     ]
-    assert [record.message for record in caplog.records] == ['attention: Softmax over causal runs on the dense backend']
+    assert [record.message for record in caplog.records] == ['attention: dense over causal']
 
 
 def test_a_refusal_has_its_features():

@@ -48,7 +48,8 @@ def test_values(known):
         (['--folder=x', '--stop=3'], r"^Unknown command line flag 'stop'"),
         (['--folder=x', '--step=three'], r"^flag --step=three: 'three' is not a whole number$"),
         (['--folder=x', '--step'], r'--step'),
-        (['--folder=x', 'step=3'], r"^'step=3' is no flag"),
+        (['--folder=x', 'step=3'], r"^'step=3' is no flag; flags and config"),
+        (['runs/x', '--step=3'], r"^'runs/x' is no flag; did you mean --folder runs/x\?$"),
     ],
 )
 def test_bad_flags_are_named(known, arguments: list[str], message: str):
@@ -253,11 +254,17 @@ def test_an_argument_for_a_config_that_takes_none_is_refused(known, monkeypatch,
 
 
 @LOADING
-def test_help_with_a_config_lists_its_fields_as_they_are_set(known, monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize('word', ['--help', '--helpfull'])
+def test_only_the_full_help_lists_the_fields_of_a_config_as_they_are_set(
+    known, monkeypatch, tmp_path, capsys, word: str
+):
     (tmp_path / 'config.py').write_text(SMALL, encoding='utf-8')
     with pytest.raises(SystemExit):
-        parse_with_config(known, monkeypatch, f'--config={tmp_path}/config.py', '--config.train.steps=77', '--help')
-    assert '  --config.train.steps=77 ' in capsys.readouterr().out
+        parse_with_config(known, monkeypatch, f'--config={tmp_path}/config.py', '--config.train.steps=77', word)
+    out = capsys.readouterr().out
+    assert '  --folder: A folder.' in out
+    assert ('  --config.train.steps=77 ' in out) == (word == '--helpfull')
+    assert ('\nconfig fields: efficient-attention configs show NAME' in out) == (word == '--help')
 
 
 def test_help_explains_words_and_flags_and_ends_well(known, capsys):
@@ -274,7 +281,13 @@ def test_help_explains_words_and_flags_and_ends_well(known, capsys):
 
 @pytest.mark.parametrize(
     'words, arguments',
-    [('TEXT...', ['one']), ('TEXT...', ['one', 'two', '-3']), ('METRIC WORKDIR...', ['one', 'two']), ('TEXT', ['one'])],
+    [
+        ('TEXT...', ['one']),
+        ('[PART]', ['one']),
+        ('TEXT...', ['one', 'two', '-3']),
+        ('METRIC WORKDIR...', ['one', 'two']),
+        ('TEXT', ['one']),
+    ],
 )
 def test_words_stand_before_and_behind_flags(known, words: str, arguments: list[str]):
     first, *others = arguments
@@ -307,6 +320,7 @@ def test_the_sub_command_comes_first():
     for arguments, message in (
         ([], 'name a command: draw, list'),
         (['--step=3', 'list'], "'--step=3' is no command; known: draw, list"),
+        (['lst'], "'lst' is no command; did you mean list?"),
     ):
         with pytest.raises(InputError) as raised:
             split_subcommand(['program', *arguments], commands)

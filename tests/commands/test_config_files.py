@@ -26,7 +26,9 @@ def empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
 
 
-@pytest.mark.parametrize('name', ['finetune/glue.py', 'configs/finetune/glue.py', './configs/finetune/glue.py'])
+@pytest.mark.parametrize(
+    'name', ['finetune/glue.py', 'configs/finetune/glue.py', './configs/finetune/glue.py', 'finetune/glue']
+)
 def test_a_name_is_found_in_a_folder_without_configs(name: str):
     assert find_config(name) == str(GLUE)
     assert find_config(f'{name}:sst2') == f'{GLUE}:sst2'
@@ -35,7 +37,9 @@ def test_a_name_is_found_in_a_folder_without_configs(name: str):
 def test_a_path_that_exists_wins(tmp_path: Path):
     (tmp_path / 'finetune').mkdir()
     (tmp_path / 'finetune' / 'glue.py').touch()
-    assert find_config('finetune/glue.py:x:y') == 'finetune/glue.py:x:y'
+    assert find_config('finetune/glue.py:x:y') == find_config('finetune/glue:x:y') == 'finetune/glue.py:x:y'
+    (tmp_path / 'quickstart').mkdir()
+    assert find_config('quickstart') == str(CONFIGS / 'quickstart.py')
     assert find_config('configs/finetune/glue.py') == str(GLUE)
 
 
@@ -44,7 +48,8 @@ def test_a_path_that_exists_wins(tmp_path: Path):
     [
         ('finetune/gleu.py:sst2', 'did you mean finetune/glue.py or '),
         ('squad.py', 'did you mean finetune/squad.py or prune/squad.py? '),
-        ('finetune/glue', 'did you mean distill/glue.py or finetune/glue.py'),
+        ('glue', 'did you mean distill/glue.py or finetune/glue.py'),
+        ('gpt2', 'did you mean lm/gpt.py? '),
         ('zzzzzz', '`efficient-attention configs list` names all'),
         ('../setup.py', '`efficient-attention configs list` names all'),
     ],

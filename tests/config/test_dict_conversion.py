@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from efficient_attention.config.dict_conversion import default_fields, flatten, from_dict, to_dict
+from efficient_attention.config.dict_conversion import default_fields, flatten, from_dict, join_comma_lists, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 
@@ -25,6 +25,13 @@ def test_default_fields_are_those_before_derived_values():
     assert fields['model']['head_width'] == 0 and to_dict(RunConfig())['model']['head_width'] == 64
     fields['model'] |= {'width': 96, 'heads': 3}
     assert from_dict(fields, RunConfig).model.head_width == 32
+
+
+def test_a_list_of_names_becomes_a_text_with_commas():
+    given = {'train': {'trackers': ('csv', 'wandb'), 'steps': 3}, 'distill': {'layers': [2, 4]}, 'data': 3}
+    joined = join_comma_lists(given, RunConfig)
+    assert joined == {'train': {'trackers': 'csv,wandb', 'steps': 3}, 'distill': {'layers': '2,4'}, 'data': 3}
+    assert given['train']['trackers'] == ('csv', 'wandb')
 
 
 def test_an_integer_serves_where_a_float_is_wanted():

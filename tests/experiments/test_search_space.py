@@ -59,10 +59,16 @@ def test_a_grid_has_all_combinations():
         (['model.layers'], 'no values; write for example model.layers=1,2'),
         (['model.layers=2,2'], 'a value occurs twice'),
         (['model.layers=two'], "model.layers: 'two' does not fit; the field is a whole number"),
-        (['model.layers=log(1,8)'], '1 does not fit; the field is a whole number'),
+        (
+            ['model.layers=log(1,8)'],
+            'log(...) draws numbers with a fraction; the field is a whole number, so write int(1,8)',
+        ),
         (['optimizer.learning_rate=log(0,1)'], 'must be finite, above 0'),
-        (['optimizer.learning_rate=log(1e-3,1e-5)'], 'log needs two rising numbers'),
-        (['optimizer.learning_rate=uniform(1)'], 'uniform needs two rising numbers'),
+        (
+            ['optimizer.learning_rate=log(1e-3,1e-5)'],
+            'write two numbers in brackets, the smaller one first, as in log(1e-5,1e-3)',
+        ),
+        (['optimizer.learning_rate=uniform(1)'], 'the smaller one first, as in uniform(0,0.3)'),
     ],
 )
 def test_a_mistake_is_named(texts: list[str], line: str):

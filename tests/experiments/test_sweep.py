@@ -130,7 +130,8 @@ def test_a_folder_belongs_to_one_sweep(tmp_path: Path, trained):
 def test_a_metric_that_no_evaluation_has_ends_the_sweep(tmp_path: Path, trained):
     trained(trial_000=InputError("checkpoint.best_metric is 'los'; known: loss"))
     with pytest.raises(InputError, match="--metric is loss: checkpoint.best_metric is 'los'; known: loss"):
-        run_sweep(sweep_of(tmp_path, LAYERS, trials=1))
+        run_sweep(sweep_of(tmp_path / 'sweep', LAYERS, trials=1))
+    assert not (tmp_path / 'sweep').exists()
 
 
 def test_missing_choices_are_named(tmp_path: Path):

@@ -1,6 +1,7 @@
 """Tests ONNX files: onnxruntime computes the model's outputs at any batch size, and one line names what ONNX lacks."""
 
 import json
+import logging
 import sys
 from pathlib import Path
 
@@ -34,12 +35,17 @@ def model_of(attention: str, **fields) -> ExportableModel:
     return exportable_encoder(Path('model'), made, 32)
 
 
-@pytest.mark.parametrize('attention', ['longformer(4)', 'full'])
-def test_onnxruntime_computes_the_same(tmp_path: Path, attention: str):
+@pytest.mark.parametrize('attention, sharing', [('longformer(4)', 'none'), ('full', 'all')])
+def test_onnxruntime_computes_the_same(
+    tmp_path: Path, attention: str, sharing: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture
+):
     from onnxruntime import InferenceSession
 
-    model = model_of(attention, global_tokens=4 if attention.startswith('longformer') else 0)
-    export_onnx(model, tmp_path / 'exported')
+    fields = {'global_tokens': 4} if attention.startswith('longformer') else {'layers': 2}
+    model = model_of(attention, sharing=sharing, **fields)
+    with caplog.at_level(logging.INFO):
+        export_onnx(model, tmp_path / 'exported')
+    assert not caplog.records and capfd.readouterr() == ('', '') and not logging.root.manager.disable
     described = json.loads((tmp_path / 'exported' / 'export.json').read_text())
     assert described['outputs'] == {'logits': 'float32 [batch, 32, 3]'}
     session = InferenceSession(tmp_path / 'exported' / 'model.onnx')

@@ -264,6 +264,12 @@ def test_words_that_a_vocabulary_of_words_lacks_are_said(served, monkeypatch):
     [
         ('poetry', 'classification', {}, r"^pipeline 'poetry' is unknown; known: fill-mask, "),
         (
+            'text-clasification',
+            'classification',
+            {},
+            r"^pipeline 'text-clasification' is unknown; did you mean text-classification\?$",
+        ),
+        (
             'fill-mask',
             'classification',
             {},

@@ -27,6 +27,10 @@ LINES = {
     'train|--config=finetune/g': '--config=finetune/glue.py',  # as zsh splits it
     'train|--workdir|runs/x|--con': '--config',
     'train|--workdir|lm': '',
+    'train|--workdir|=|': '',
+    'train|--config.train.see': '--config.train.seed=',
+    'train|--config.train.seed|=|': '',
+    'train|--config.train.seed=': '',
     'configs|s': 'show',
     'configs|show|lm/g': 'lm/gpt.py',
     'configs|where|quick': 'quickstart.py',

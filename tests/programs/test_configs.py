@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.commands.config_files import CONFIGS
+from efficient_attention.errors import InputError
 from efficient_attention.programs import configs
 
 pytestmark = pytest.mark.filterwarnings('ignore:the load_module')  # ml_collections uses load_module
@@ -33,7 +34,16 @@ def test_the_list_has_each_config_with_its_first_line(call):
     assert 'quickstart.py  A small ALBERT for a laptop CPU' in '\n'.join(lines)
 
 
-@pytest.mark.parametrize('name', ['finetune/glue.py', 'configs/finetune/glue.py', 'finetune/glue.py:sst2'])
+def test_the_list_of_a_part_has_the_names_with_it(call):
+    names = [line.split('  ')[0] for line in call('list', 'lm/').splitlines()]
+    assert 'lm/gpt.py' in names and all(name.startswith('lm/') for name in names)
+    with pytest.raises(InputError, match=r"^list: no config has 'quikstart' in its name; did you mean quickstart.py\?"):
+        call('list', 'quikstart')
+
+
+@pytest.mark.parametrize(
+    'name', ['finetune/glue', 'finetune/glue.py', 'configs/finetune/glue.py', 'finetune/glue.py:sst2']
+)
 def test_where_prints_the_path(call, name: str):
     assert call('where', name) == f'{CONFIGS / "finetune" / "glue.py"}\n'
 
@@ -46,7 +56,7 @@ def test_show_prints_the_fields_that_an_argument_sets(call):
 
 
 def test_show_prints_the_source(call):
-    assert call('show', 'quickstart.py', '--source') == (CONFIGS / 'quickstart.py').read_text(encoding='utf-8')
+    assert call('show', 'quickstart', '--source') == (CONFIGS / 'quickstart.py').read_text(encoding='utf-8')
 
 
 def test_a_file_of_the_user_is_shown_too(call, tmp_path: Path):

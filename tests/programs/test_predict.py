@@ -52,6 +52,8 @@ def test_labels_may_be_named(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
         options = ['--model', str(model), '--output', str(tmp_path / f'{number}'), '--files', str(rows)]
         monkeypatch.setattr(sys, 'argv', ['predict.py', *options, *words])
         runpy.run_path(str(SCRIPT), run_name='__main__')
-        [path] = json.loads(capfd.readouterr().out.splitlines()[-1])['files']
+        summary = json.loads(capfd.readouterr().out.splitlines()[-1])
+        assert list(summary) == ['files']  # neither notes nor, without labels, metrics
+        [path] = summary['files']
         found.append([json.loads(line)['label'] for line in Path(path).read_text().splitlines()])
     assert found[0] == [f'LABEL_{LABELS["classification"].index(label)}' for label in found[1]]

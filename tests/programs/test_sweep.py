@@ -82,6 +82,8 @@ def test_the_table_is_written_without_training(call, tmp_path: Path):
         ((*LAYERS, '--config.model.layers=2'), '--search and --config both set model.layers; leave one out'),
         ((*LAYERS, '--config.train.seed=2'), '--config.train.seed is 2, which --seeds names; leave it out'),
         ((*LAYERS, '--trials=3', '--sampler=tpe', '--slurm'), '--slurm needs --sampler random or grid'),
+        ((*LAYERS, '--trials=3', '--sampler=tpe', '--trial=1'), '--trial needs --sampler random or grid'),
+        ((*LAYERS, '--trials=2', '--trial=2'), '--trial is 2; the sweep has the trials 0 to 1'),
     ],
 )
 def test_bad_flags_give_one_line(call, tmp_path: Path, arguments: tuple[str, ...], line: str):

@@ -49,9 +49,9 @@ def uses_kernels(request: Request, layout: LSHLayout) -> bool:
     try:
         kernel_rounds.check_supported(request, layout)
     except UnsupportedError as error:
-        note_choice('blocked', 'lsh', {'mosaic': Refusal(str(error), error.features)}, '')
+        note_choice('blocked', 'lsh', {'mosaic': Refusal(str(error), error.features)})
         return False
-    note_choice('mosaic', 'lsh', {}, '')
+    note_choice('mosaic', 'lsh', {})
     return True
 
 

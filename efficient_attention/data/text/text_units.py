@@ -5,6 +5,7 @@ prepare.py that learns units.
 """
 
 import abc
+import functools
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -227,8 +228,18 @@ class TokenizerUnits(TextUnits):
         return np.fromiter(itertools.chain.from_iterable(encoding.ids for encoding in encodings), np.uint32)
 
     def decode(self, ids: np.ndarray) -> str:
-        """Converts ids to text with the tokenizer; drops structural tokens such as [SEP], and keeps tokens that a
-        checkpoint's author added."""
+        """Converts ids to text with the tokenizer; drops structural tokens such as [SEP], and the space that some
+        tokenizers put before a text. Keeps tokens that a checkpoint's author added."""
+        text = self.decode_pieces(ids)
+        return text[1:] if text.startswith(' ') and self._adds_space else text
+
+    @functools.cached_property
+    def _adds_space(self) -> bool:
+        """Whether the tokenizer puts a space before a text, so that the first word gets the pieces of a word inside."""
+        return self.decode_pieces(self.encode('a')).startswith(' ')
+
+    def decode_pieces(self, ids: np.ndarray) -> str:
+        """Converts ids to text as `decode`, with the space before the text."""
         left_out = {*self.unwritten, *self.separator.tolist()}
         return self.tokenizer.decode([id for id in ids.tolist() if id not in left_out], skip_special_tokens=False)
 

@@ -60,8 +60,16 @@ def vocabulary_of(tokenizer: Tokenizer, name: str, needed: Collection[str] = tup
 
 
 def readable_token(tokenizer: Tokenizer, vocabulary: Vocabulary, id: int) -> str:
-    """Returns a token's text for people to read: a word unchanged, a piece inside a word with '##' in front."""
-    text = tokenizer.decode([id], skip_special_tokens=False).strip() or tokenizer.id_to_token(id) or ''
+    """Returns a token's text for people to read: a word unchanged, a piece inside a word with '##' in front, and white
+    space in quotes.
+    """
+    decoded, piece = (
+        tokenizer.decode([id], skip_special_tokens=False).replace('▁', ' '),
+        tokenizer.id_to_token(id) or '',
+    )
+    text = decoded.strip() or piece
+    if not decoded.strip() and piece and set(piece) <= set(WORD_STARTS):
+        return repr(decoded or ' ')
     return f'##{text.removeprefix("##")}' if vocabulary.is_continuation[id] else text
 
 

@@ -78,14 +78,19 @@ def source_and_target_pieces(one: Translation) -> tuple[tuple[str, ...], tuple[s
     return one.source_pieces, one.pieces
 
 
+def plain(pieces: tuple[str, ...]) -> list[str]:
+    """Returns tokens as labels, without SentencePiece's mark of a word's start."""
+    return [piece.replace('▁', ' ').strip() for piece in pieces]
+
+
 def draw_alignment(axes: Axes, one: Translation) -> None:
     """Draws the alignment of one translation; each row of weights sums to 1."""
     if one.alignment is None:
         raise ValueError('the translation has no alignment; ask the translator for alignments')
     weights = np.asarray(one.alignment)[: len(one.pieces), : len(one.source_pieces)]
     axes.imshow(weights, cmap='Blues', vmin=0.0, vmax=1.0, aspect='equal')
-    axes.set_xticks(range(len(one.source_pieces)), one.source_pieces, rotation=90, fontsize=7)
-    axes.set_yticks(range(len(one.pieces)), one.pieces, fontsize=7)
+    axes.set_xticks(range(len(one.source_pieces)), plain(one.source_pieces), rotation=90, fontsize=7)
+    axes.set_yticks(range(len(one.pieces)), plain(one.pieces), fontsize=7)
     axes.tick_params(length=0, labeltop=True, labelbottom=False)
     for spine in axes.spines.values():
         spine.set_color('#cbd5e1')

@@ -93,16 +93,16 @@ def test_what_it_lacks_is_named(text: str, changes: dict, line: str):
 
 
 @pytest.mark.parametrize(
-    'dtype, chip, end',
+    'dtype, chip, line',
     [
-        ('bfloat16', 'NVIDIA H200', 'runs on the mosaic backend'),
-        ('float32', 'NVIDIA H200', 'runs on the blocked backend; mosaic has no inputs of type float32'),
-        ('bfloat16', 'NVIDIA B200', 'runs on the blocked backend; mosaic has no NVIDIA Hopper GPU on this machine'),
+        ('bfloat16', 'NVIDIA H200', 'mosaic over lsh'),
+        ('float32', 'NVIDIA H200', 'blocked over lsh (mosaic has no inputs of type float32)'),
+        ('bfloat16', 'NVIDIA B200', 'blocked over lsh (mosaic has no NVIDIA Hopper GPU on this machine)'),
     ],
 )
-def test_auto_says_what_it_chose(dtype: str, chip: str, end: str, caplog: pytest.LogCaptureFixture):
+def test_auto_says_what_it_chose(dtype: str, chip: str, line: str, caplog: pytest.LogCaptureFixture):
     log_choice.cache_clear()
     q = jax.ShapeDtypeStruct((1, 300, 1, 16), dtype)
     with caplog.at_level(logging.INFO), using_platform('cuda', 1, chip), on_abstract_gpu():
         jax.eval_shape(lambda q: attend(q, q, q, parse_mechanism('lsh(16, 2)'), rng=KEY), q)
-    assert [record.message for record in caplog.records] == [f'attention: lsh {end}']
+    assert [record.message for record in caplog.records] == [f'attention: {line}']

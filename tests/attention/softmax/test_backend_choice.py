@@ -26,8 +26,8 @@ def test_auto_logs_its_choice_once(caplog: pytest.LogCaptureFixture):
         for mechanism in (Softmax(), Softmax(), Softmax(Causal() & Window(2))):
             jax.eval_shape(lambda *x, mechanism=mechanism: attend(*x, mechanism), *arrays)
     assert [record.message for record in caplog.records] == [
-        'attention: Softmax over full runs on the dense backend',
-        'attention: Softmax over causal & window(2) runs on the dense backend',
+        'attention: dense over full',
+        'attention: dense over causal & window(2)',
     ]
 
 
@@ -40,9 +40,7 @@ def test_auto_says_what_kernels_lack(caplog: pytest.LogCaptureFixture):
         'cudnn has no inputs of type float32, no attention dropout; mosaic has no NVIDIA Hopper GPU on this machine, '
     )
     lacks += 'no inputs of type float32'
-    assert [record.message for record in caplog.records] == [
-        f'attention: Softmax over full runs on the blocked backend; {lacks}'
-    ]
+    assert [record.message for record in caplog.records] == [f'attention: blocked over full ({lacks})']
 
 
 def test_auto_is_dense_for_few_pairs_alone():
@@ -61,7 +59,7 @@ def test_a_relative_term_makes_fewer_pairs_many(length: int, backend: str, caplo
     q, table = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32), jax.ShapeDtypeStruct((9, 1, 8), jnp.float32)
     with caplog.at_level(logging.INFO):
         jax.eval_shape(lambda q, table: attend(q, q, q, Softmax(Causal()), relative=Relative(q, table)), q, table)
-    assert caplog.records[-1].message.endswith(f'runs on the {backend} backend')
+    assert caplog.records[-1].message.startswith(f'attention: {backend} over ')
 
 
 # 2^21 pairs are 1,448 positions. `block(64)` and `window(300)` keep less than half of the pairs.
@@ -94,7 +92,7 @@ def test_more_pairs_are_dense_where_a_loop_holds_those_of_a_head(
     number = 1 if options == 'one core' else 2
     with caplog.at_level(logging.INFO), using_platform('cpu', devices), using_device_tuning(cores=number):
         jax.eval_shape(lambda q: attend(q, q, q, Softmax(parse_pattern(pattern)), **given), q)
-    assert caplog.records[-1].message.endswith(f'runs on the {backend} backend')
+    assert caplog.records[-1].message.startswith(f'attention: {backend} over ')
 
 
 @pytest.mark.parametrize(

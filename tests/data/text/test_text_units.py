@@ -123,7 +123,8 @@ def test_pieces_are_the_tokenizers(tokenizer):
     units = TokenizerUnits(tokenizer, 'trained')
     text = 'the old dog sleeps'
     assert units.encode(text).tolist() == tokenizer.encode(text, add_special_tokens=False).ids
-    assert units.decode(units.encode(text)).strip() == text and units.size == tokenizer.get_vocab_size()
+    assert tokenizer.decode(units.encode(text).tolist()) == f' {text}' and units.decode(units.encode(text)) == text
+    assert units.size == tokenizer.get_vocab_size()
     assert units.separator.tolist() == [tokenizer.token_to_id('[SEP]')]
 
 

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
+from efficient_attention.data.tokenizers.vocabulary import readable_token, vocabulary_of
 from efficient_attention.data.tokenizers.wordpiece import wordpiece_tokenizer
 from efficient_attention.errors import InputError
 from tests.data.tokenizers.test_loading import PIECES, VOCABULARY, save
@@ -29,6 +29,8 @@ def test_continuations_where_spaces_are_marked():
     vocabulary = vocabulary_of(tokenizer, 'test')
     continuing = {pieces[id][0] for id in vocabulary.is_continuation.nonzero()[0]}
     assert continuing == {'n', "'s", '7', '北'}  # Punctuation is a separate word.
+    for tokenizer.decoder in (decoders.Metaspace(), decoders.Fuse()):
+        assert [readable_token(tokenizer, vocabulary, id) for id in (5, 6, 7, 8)] == ["' '", 'the', '##n', '.']
     assert vocabulary.special == (0, 1, 2, 3, 4)
 
 
