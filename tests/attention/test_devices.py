@@ -170,6 +170,13 @@ def splash() -> str:
     return str(jax.make_jaxpr(lambda q: attend(q, q, q, Softmax(), backend='splash'))(x))
 
 
+def gradients_of_blocked() -> str:
+    """Returns the traced program of the gradients of full attention on the backend `blocked`."""
+    x = jax.ShapeDtypeStruct((1, 128, 2, 8), jnp.float32)
+    loss = jax.grad(lambda q, k, v: attend(q, k, v, Softmax(), backend='blocked').sum(), (0, 1, 2))
+    return str(jax.make_jaxpr(loss)(x, x, x))
+
+
 # For each tuning field: two values, and a program that depends on it.
 CASES = {
     'tile_step_bytes': (2**13, 2**20, functools.partial(attended, 'causal & window(100)')),
@@ -179,6 +186,7 @@ CASES = {
         True,
         using_device_tuning(tile_step_bytes=2**13)(functools.partial(attended, 'causal')),
     ),
+    'sums_keys_by_query': (False, True, gradients_of_blocked),
     'dense_step_bytes': (0, 2**20, dense_softmax),
     'cores': (1, 8, one_row_of_dense_softmax),
     'has_cudnn': (False, True, cudnn),

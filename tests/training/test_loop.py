@@ -95,11 +95,11 @@ def test_a_run_leaves_everything_behind_that_its_user_needs(unbroken):
     assert 'masked_lm_loss' in (unbroken / 'report.html').read_text(encoding='utf-8')
 
 
-def test_each_program_is_announced_and_its_compilation_is_left_out_of_all_speeds(monkeypatch):
+def test_each_program_is_announced_and_its_compilation_is_left_out_of_all_speeds(tmp_path, monkeypatch):
     now, said, left_out = [0.0], [], []
     monkeypatch.setattr(loop, 'time', SimpleNamespace(monotonic=lambda: now[0]))
     trainer = SimpleNamespace(
-        config=tiny_config(Path()),
+        config=tiny_config(tmp_path),
         compiled_shapes=set(),
         queue=SimpleNamespace(finish_all_steps=lambda: None),
         throughput=Throughput(tokens_per_step=10, clock=lambda: now[0]),

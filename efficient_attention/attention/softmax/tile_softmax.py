@@ -4,8 +4,8 @@ The forward loop computes a few query tiles per step. It gathers the key tiles t
 softmax over them, and keeps the output and the log-sum-exp. The backward loops recompute the weights from the
 log-sum-exp: once by query tile for dq, and once by key tile for dk and dv. Both loops sum by gathering, never by
 scattering, so a result does not depend on an order of additions. If the query tiles of each class visit the same key
-tiles, as in full and causal attention, dk and dv are sums of the first loop, and there is no second loop. The algorithm
-follows FlashAttention (Dao et al. 2022,
+tiles, as in full and causal attention, the first loop can sum dk and dv too (`DeviceTuning.sums_keys_by_query`). The
+algorithm follows FlashAttention (Dao et al. 2022,
 arXiv 2205.14135; 2023, 2307.08691). One softmax over all visited tiles, instead of a running one, measured faster under
 XLA on a CPU.
 
@@ -24,6 +24,7 @@ from jax import Array
 from jaxtyping import Shaped
 
 from efficient_attention.attention.dense_attention import MASKED
+from efficient_attention.attention.devices import device_tuning
 from efficient_attention.attention.softmax.logit_term import LogitTerm
 from efficient_attention.attention.softmax.tile_chunk_softmax import (
     SavedTiles,
@@ -124,8 +125,8 @@ def query_gradients(
 ) -> tuple[Array, tuple[LogitTerm, ...], tuple[Array, ...]]:
     """Returns the gradients of the queries [B, G, n, h, S, K] and of the logit terms, from a loop over query tiles.
 
-    If the query tiles of each class visit the same key tiles, the last result has the gradients of the keys and of the
-    values, both [B, G, n, S, K]. Else it is empty.
+    If the loop can sum them, the last result has the gradients of the keys and of the values, both [B, G, n, S, K].
+    Else it is empty.
     """
     terms = operands.terms
 
@@ -157,7 +158,8 @@ def query_gradients(
     batch, groups, tiles, size, width = operands.k_BGnSK.shape
     # The axis K comes before the positions, see `add_sums_of_keys`; the empty tile has no sums.
     zero_sums_BGKnS = jnp.zeros((batch, groups, width, tiles - 1, size), jnp.float32)
-    key_sums = 2 * (zero_sums_BGKnS,) if all(one.is_shared for one in loop.classes) else ()
+    can_sum = device_tuning().sums_keys_by_query and all(one.is_shared for one in loop.classes)
+    key_sums = 2 * (zero_sums_BGKnS,) if can_sum else ()
     (totals, key_sums), arrays = run_tile_loop(loop, step, (zeros, key_sums), fills, mask_inputs.layer)
     dq, *rest = arrays
     gradients = [
