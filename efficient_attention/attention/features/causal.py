@@ -41,9 +41,9 @@ from efficient_attention.attention.features.chunks import (
     cut_inputs,
     merge_chunks,
 )
-from efficient_attention.attention.features.feature_map import FeatureMap, mask_keys
+from efficient_attention.attention.features.feature_map import FeatureMap, invert_denominators, mask_keys
 from efficient_attention.attention.features.key_sums import KeySums, add_keys, bring_to_common_scale, zero_key_sums
-from efficient_attention.attention.features.parallel_chunks import attend_all_chunks
+from efficient_attention.attention.features.parallel_chunks import QuerySums, sum_all_chunks, sum_gradients
 from efficient_attention.attention.features.segment_sums import (
     SegmentSums,
     causal_segment_step,
@@ -152,9 +152,8 @@ def attend_causal_at_once(
     def cut(operands: Operands, masks: Masks) -> PositionChunk:
         return cut_inputs(as_inputs(operands, masks), min(size, length))
 
-    def at_once(operands: Operands, masks: Masks) -> tuple[Outputs, KeySums]:
-        last, (out, lse) = attend_all_chunks(operands.sums, cut(operands, masks), operands.features)
-        return (merge_chunks(out, length), merge_chunks(lse, length)), last
+    def at_once(operands: Operands, masks: Masks) -> tuple[tuple[QuerySums, Array], KeySums]:
+        return sum_all_chunks(operands.sums, cut(operands, masks), operands.features)
 
     def one_by_one(operands: Operands, masks: Masks, attend: AttendChunk) -> Outputs:
         step = functools.partial(causal_step, features=operands.features, attend=attend)
@@ -179,21 +178,31 @@ def attend_causal_at_once(
         return forward(operands, masks)[0]
 
     def forward(operands: Operands, masks: Masks) -> tuple[tuple[Outputs, KeySums], Any]:
-        (outputs, last), pull = jax.vjp(lambda operands: at_once(operands, masks), operands)
-        is_lost = has_lost_query(operands, masks, outputs[1])
-        outputs = jax.lax.cond(is_lost, lambda: exactly(operands, masks), lambda: outputs)
-        return (outputs, last), (operands, masks, is_lost, pull)
+        ((sums, scale_nBGhC), last), pull = jax.vjp(lambda operands: at_once(operands, masks), operands)
+        inverse_nBGhC, lse_nBGhC = invert_denominators(sums.denominators(), scale_nBGhC)
+        lse_BLH = merge_chunks(lse_nBGhC, length)
+        is_lost = has_lost_query(operands, masks, lse_BLH)
+        # If the outputs were divided before the conditional, XLA would copy them there.
+        outputs = jax.lax.cond(
+            is_lost,
+            lambda: exactly(operands, masks),
+            lambda: (merge_chunks(sums.divided(inverse_nBGhC), length), lse_BLH),
+        )
+        return (outputs, last), (operands, masks, is_lost, pull, outputs, inverse_nBGhC)
 
     def backward(saved: Any, gradients: tuple[Outputs, KeySums]) -> tuple[Operands, None]:
-        operands, masks, is_lost, pull = saved
+        operands, masks, is_lost, pull, outputs, inverse_nBGhC = saved
+
+        def pull_sums(gradients: tuple[Outputs, KeySums]) -> Operands:
+            dsums = sum_gradients(outputs, gradients[0], inverse_nBGhC)
+            return pull(((dsums, jnp.zeros_like(inverse_nBGhC)), gradients[1]))[0]
 
         def pull_exactly() -> Operands:
-            nothing = jax.tree.map(jnp.zeros_like, gradients[0])
-            of_sums = pull((nothing, gradients[1]))[0]
+            of_last = pull_sums((jax.tree.map(jnp.zeros_like, gradients[0]), gradients[1]))
             of_outputs = jax.vjp(lambda operands: exactly(operands, masks), operands)[1](gradients[0])[0]
-            return jax.tree.map(jnp.add, of_sums, of_outputs)
+            return jax.tree.map(jnp.add, of_last, of_outputs)
 
-        return jax.lax.cond(is_lost, pull_exactly, lambda: pull(gradients)[0]), None
+        return jax.lax.cond(is_lost, pull_exactly, lambda: pull_sums(gradients)), None
 
     attend.defvjp(forward, backward)
     masks = inputs.valid_BL, inputs.used_query_BL

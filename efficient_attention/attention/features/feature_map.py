@@ -75,6 +75,13 @@ def mask_keys(logs_BGMR: Array, valid_BM: Array | None) -> Float[Array, 'B G M R
     return logs_BGMR if valid_BM is None else jnp.where(valid_BM[:, None, :, None], logs_BGMR, MASKED)
 
 
+def invert_denominators(denominator: Shaped[Array, '...'], scale: Shaped[Array, '...']) -> tuple[Array, Array]:
+    """Returns 1 / denominator and the log-sum-exp; zeros and MASKED for queries whose denominator is too small."""
+    has_key = (denominator > SMALLEST_DENOMINATOR) & (scale > LOWEST_LOG / 2)
+    safe = jnp.where(has_key, denominator, 1.0)
+    return jnp.where(has_key, 1.0 / safe, 0.0), jnp.where(has_key, jnp.log(safe) + scale, MASKED)
+
+
 def divide_sums(
     numerator: Shaped[Array, '...'], denominator: Shaped[Array, '...'], scale: Shaped[Array, '...']
 ) -> tuple[Array, Array]:

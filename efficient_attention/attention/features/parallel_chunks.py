@@ -2,44 +2,62 @@
 
 Keys up to the end of a chunk set the chunk's scale: the largest log of each feature. So later keys change the scale of
 no earlier chunk. The running maxima of these logs come first. Then the features and key sums of all chunks are computed
-once, and an associative scan adds up the sums of earlier chunks. For bfloat16 inputs, products have bfloat16
-operands and float32 sums. Other inputs are computed in float32, because long sums leave the range of float16.
+once, and an associative scan adds up the sums of earlier chunks in float32. For bfloat16 inputs, products have
+bfloat16 operands, float32 sums and bfloat16 results. Other inputs are computed in float32, because long sums leave the
+range of float16.
 
 The backward passes are defined here (custom_vjp). They read the rounded features instead of their logarithms. The
 gradient of the scan is the same scan in the opposite direction.
+
+The time of all this is memory traffic. So the code is written for the fusions of XLA's compiler for GPUs, and the
+comments name those that it misses otherwise.
 
 Axes: n chunks of C positions, G key heads with h query heads each, R features, K head width; V = K + 1:
 the values, and a column of ones whose sum is the denominator.
 """
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
-from jaxtyping import Shaped
+from jax.experimental.layout import Layout, with_layout_constraint
+from jaxtyping import Float, Shaped
 
-from efficient_attention.attention.dense_attention import MASKED
 from efficient_attention.attention.features.chunk_attention import Outputs
-from efficient_attention.attention.features.chunks import PositionChunk
-from efficient_attention.attention.features.feature_map import FeatureMap, divide_sums, mask_keys
+from efficient_attention.attention.features.chunks import PositionChunk, cut_queries
+from efficient_attention.attention.features.feature_map import FeatureMap, mask_keys
 from efficient_attention.attention.features.key_sums import KeySums
 
-product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
+class QuerySums(NamedTuple):
+    """Sums over the keys that each query reads, [n, B, G, h, C, V], of (query . key) times value.
 
-def rounded_product(equation: str, left: Shaped[Array, '...'], right: Shaped[Array, '...']) -> Array:
-    """Returns an einsum whose result has the dtype of the operands.
-
-    Accelerators sum in float32 and round the sums. A float32 result would have to be rounded afterwards.
-    XLA might then merge this product with another product, and write the float32 array to memory.
+    `near_nBGhCV` sums over keys of the query's chunk, `far_nBGhCV` over all earlier keys.
     """
-    return jnp.einsum(equation, left, right)
+
+    near_nBGhCV: Array
+    far_nBGhCV: Array
+
+    def denominators(self) -> Float[Array, 'n B G h C']:
+        """Returns the float32 denominators of attention, the last columns."""
+        # Without the barrier, XLA would read all columns here.
+        near, far = jax.lax.optimization_barrier((self.near_nBGhCV[..., -1], self.far_nBGhCV[..., -1]))
+        return near.astype(jnp.float32) + far.astype(jnp.float32)
+
+    def divided(self, inverse_nBGhC: Float[Array, 'n B G h C']) -> Shaped[Array, 'n B G h C K']:
+        """Returns outputs in the dtype of the sums, from 1 / denominator."""
+        near, far = (x[..., :-1].astype(jnp.float32) for x in self)
+        return ((near + far) * inverse_nBGhC[..., None]).astype(self.near_nBGhCV.dtype)
 
 
-def attend_all_chunks(before: KeySums, chunks: PositionChunk, features: FeatureMap) -> tuple[KeySums, Outputs]:
-    """Returns the key sums after the last chunk, outputs [n, B, G, h, C, K] in bfloat16 or float32, and float32
-    log-sum-exps [n, B, G, h, C].
+def sum_all_chunks(
+    before: KeySums, chunks: PositionChunk, features: FeatureMap
+) -> tuple[tuple[QuerySums, Array], KeySums]:
+    """Returns the sums of queries over keys in bfloat16 or float32, the logarithms of the queries' scales,
+    [n, B, G, h, C], and the key sums after the last chunk.
 
     Args:
         before: the sums over keys before the first chunk.
@@ -51,15 +69,26 @@ def attend_all_chunks(before: KeySums, chunks: PositionChunk, features: FeatureM
     dtype = chunks.value_BGCK.dtype
     # The backward pass reads queries and keys instead of the derivatives of their logarithms.
     map_to_log_features = jax.checkpoint(features.map_to_log_features, prevent_cse=False)
-    key_logs_nBGCR = map_to_log_features(chunks.key_BGCK)
-    if chunks.valid_BC is not None:
-        key_logs_nBGCR = jax.vmap(mask_keys)(key_logs_nBGCR, chunks.valid_BC)
-    highest_nBGR = jax.lax.stop_gradient(key_logs_nBGCR.max(axis=3))
+
+    def log_keys(key_nBGCK: Array) -> Array:
+        logs_nBGCR = map_to_log_features(key_nBGCK)
+        return logs_nBGCR if chunks.valid_BC is None else jax.vmap(mask_keys)(logs_nBGCR, chunks.valid_BC)
+
+    def read_for_maximum(x: Shaped[Array, '...']) -> Array:
+        """Returns queries or keys whose logarithms are computed a second time for their maximum, if that is cheap.
+
+        Then no float32 logarithms are written to memory. Logarithms that need a matrix product are computed once.
+        """
+        return jax.lax.optimization_barrier(jax.lax.stop_gradient(x)) if features.projection is None else x
+
+    highest_nBGR = jax.lax.stop_gradient(log_keys(read_for_maximum(chunks.key_BGCK)).max(axis=3))
     highest_mBGR = jax.lax.cummax(jnp.concatenate([jax.lax.stop_gradient(before.stabiliser_BGR)[None], highest_nBGR]))
     stabiliser_nBGR, shrink_nBGR = highest_mBGR[1:], jnp.exp(highest_mBGR[:-1] - highest_mBGR[1:])
-    key_nBGCR = rounded_features(key_logs_nBGCR, stabiliser_nBGR[:, :, :, None], dtype)
-    query_logs_nBGhCR = map_to_log_features(chunks.query_BGhCK) + stabiliser_nBGR[:, :, :, None, None]
-    scale_nBGhC = jax.lax.stop_gradient(query_logs_nBGhCR.max(axis=-1))
+    key_nBGCR = rounded_features(log_keys(chunks.key_BGCK), stabiliser_nBGR[:, :, :, None], dtype)
+    shift_nBG11R = stabiliser_nBGR[:, :, :, None, None]
+    again_nBGhCR = map_to_log_features(read_for_maximum(chunks.query_BGhCK)) + shift_nBG11R
+    scale_nBGhC = jax.lax.stop_gradient(again_nBGhCR.max(axis=-1))
+    query_logs_nBGhCR = map_to_log_features(chunks.query_BGhCK) + shift_nBG11R
     query_nBGhCR = rounded_features(query_logs_nBGhCR, scale_nBGhC[..., None], dtype)
     value_nBGCV = jnp.concatenate([chunks.value_BGCK, jnp.ones_like(chunks.value_BGCK[..., :1])], axis=-1)
     # If a row has no key yet, masked keys get the feature 1. So their values are set to 0; values have fewer numbers
@@ -67,10 +96,20 @@ def attend_all_chunks(before: KeySums, chunks: PositionChunk, features: FeatureM
     if chunks.valid_BC is not None:
         value_nBGCV = jnp.where(chunks.valid_BC[:, :, None, :, None], value_nBGCV, jnp.zeros((), dtype))
     start_BGRV = jnp.concatenate([before.sums_BGRK, before.normaliser_BGR[..., None]], axis=-1)
-    operands = query_nBGhCR, key_nBGCR, value_nBGCV, start_BGRV, shrink_nBGR, scale_nBGhC
-    (out_nBGhCK, lse_nBGhC), last_BGRV = causal_products(*operands)
-    last = KeySums(last_BGRV[..., :-1], last_BGRV[..., -1], stabiliser_nBGR[-1])
-    return last, (out_nBGhCK, lse_nBGhC)
+    sums, last_BGRV = causal_products(query_nBGhCR, key_nBGCR, value_nBGCV, start_BGRV, shrink_nBGR)
+    return (sums, scale_nBGhC), KeySums(last_BGRV[..., :-1], last_BGRV[..., -1], stabiliser_nBGR[-1])
+
+
+def sum_gradients(outputs: Outputs, gradients: Outputs, inverse_nBGhC: Float[Array, 'n B G h C']) -> QuerySums:
+    """Returns the gradients of sums, from outputs [B, L, H, K] and the gradients of outputs and log-sum-exps."""
+    out_BLHK, (dout_BLHK, dlse_BLH) = outputs[0], gradients
+    dout_BLHK = dout_BLHK.astype(jnp.float32)
+    # The rounded outputs are read here, like in other fused backward passes: the sums are not read again.
+    dlog_BLH = dlse_BLH - (dout_BLHK * out_BLHK.astype(jnp.float32)).sum(axis=-1)
+    dboth_BLHV = jnp.concatenate([dout_BLHK, dlog_BLH[..., None]], axis=-1)
+    dboth_nBGhCV = cut_queries(dboth_BLHV, inverse_nBGhC.shape[2], inverse_nBGhC.shape[4])
+    dboth_nBGhCV = (dboth_nBGhCV * inverse_nBGhC[..., None]).astype(out_BLHK.dtype)
+    return QuerySums(dboth_nBGhCV, dboth_nBGhCV)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -98,65 +137,73 @@ def rounded_features_backward(
 rounded_features.defvjp(rounded_features_forward, rounded_features_backward)
 
 
+def keep_earlier(pairs_nBGhCc: Array) -> Array:
+    """Returns numbers for pairs of queries and keys of a chunk, with zeros for keys after the query.
+
+    A matrix product can read numbers and a constant mask. XLA would write the result of `jnp.tril` to memory.
+    """
+    size = pairs_nBGhCc.shape[-1]
+    return pairs_nBGhCc * np.tril(np.ones((*[1] * (pairs_nBGhCc.ndim - 2), size, size), pairs_nBGhCc.dtype))
+
+
+def read_again(operand: Shaped[Array, '...']) -> Array:
+    """Returns an operand of a product that another product reads too.
+
+    XLA would merge both products, and would first copy their other operands into one array.
+    """
+    return jax.lax.optimization_barrier(operand)
+
+
 @jax.custom_vjp
 def causal_products(
-    query_nBGhCR: Array, key_nBGCR: Array, value_nBGCV: Array, start_BGRV: Array, shrink_nBGR: Array, scale_nBGhC: Array
-) -> tuple[Outputs, Array]:
-    """Returns causal attention [n, B, G, h, C, K] in the dtype of the features with its log-sum-exps [n, B, G, h, C],
-    and the key sums after the last chunk.
+    query_nBGhCR: Array, key_nBGCR: Array, value_nBGCV: Array, start_BGRV: Array, shrink_nBGR: Array
+) -> tuple[QuerySums, Array]:
+    """Returns the sums over the keys up to each query in the dtype of the features, and the float32 key sums after the
+    last chunk.
 
-    Attention divides sums of (query . key) times value over the keys up to each query, by their last column: the
-    sum of query . key.
     The factors `shrink_nBGR` convert sums from the scale of the previous chunk to a chunk's scale; the first factors
-    convert `start_BGRV`. `scale_nBGhC` is the logarithm of the scale of the queries. Factors and scales get no
-    gradient.
+    convert `start_BGRV`. Factors get no gradient.
     """
-    return causal_products_forward(query_nBGhCR, key_nBGCR, value_nBGCV, start_BGRV, shrink_nBGR, scale_nBGhC)[0]
+    return causal_products_forward(query_nBGhCR, key_nBGCR, value_nBGCV, start_BGRV, shrink_nBGR)[0]
 
 
 def causal_products_forward(
-    query_nBGhCR: Array, key_nBGCR: Array, value_nBGCV: Array, start_BGRV: Array, shrink_nBGR: Array, scale_nBGhC: Array
-) -> tuple[tuple[Outputs, Array], tuple[Array, ...]]:
+    query_nBGhCR: Array, key_nBGCR: Array, value_nBGCV: Array, start_BGRV: Array, shrink_nBGR: Array
+) -> tuple[tuple[QuerySums, Array], tuple[Array, ...]]:
     """Returns the results of `causal_products`, and the arrays saved for the backward pass."""
     dtype = query_nBGhCR.dtype
-    sums_nBGRV = product('nBGCR,nBGCV->nBGRV', key_nBGCR, value_nBGCV)
+    # XLA would write the features of keys in a transposed layout, and copy them for the backward pass.
+    key_nBGCR = with_layout_constraint(key_nBGCR, Layout(tuple(range(key_nBGCR.ndim))))
+    sums_nBGRV = jnp.einsum('nBGCR,nBGCV->nBGRV', key_nBGCR, value_nBGCV)
     sums_nBGRV, last_BGRV = sums_before_each(start_BGRV, sums_nBGRV, shrink_nBGR)
     sums_nBGRV = sums_nBGRV.astype(dtype)
-    inside_nBGhCc = jnp.tril(rounded_product('nBGhCR,nBGcR->nBGhCc', query_nBGhCR, key_nBGCR))
-    near_nBGhCV = product('nBGhCc,nBGcV->nBGhCV', inside_nBGhCc, value_nBGCV)
-    far_nBGhCV = product('nBGhCR,nBGRV->nBGhCV', query_nBGhCR, sums_nBGRV)
-    # Without barriers, XLA would read all columns for the denominators, and compute the outputs again for gradients.
-    denominators = jax.lax.optimization_barrier((near_nBGhCV[..., -1], far_nBGhCV[..., -1]))
-    denominator_nBGhC = denominators[0] + denominators[1]
-    out_nBGhCK, lse_nBGhC = divide_sums(near_nBGhCV[..., :-1] + far_nBGhCV[..., :-1], denominator_nBGhC, scale_nBGhC)
-    out_nBGhCK = jax.lax.optimization_barrier(out_nBGhCK.astype(dtype))
-    inverse_nBGhC = jnp.where(lse_nBGhC > MASKED / 2, 1.0 / denominator_nBGhC, 0.0)
-    saved = query_nBGhCR, key_nBGCR, value_nBGCV, sums_nBGRV, inside_nBGhCc, shrink_nBGR, out_nBGhCK, inverse_nBGhC
-    return ((out_nBGhCK, lse_nBGhC), last_BGRV), saved
+    pairs_nBGhCc = jnp.einsum('nBGhCR,nBGcR->nBGhCc', query_nBGhCR, key_nBGCR)
+    near_nBGhCV = jnp.einsum('nBGhCc,nBGcV->nBGhCV', keep_earlier(pairs_nBGhCc), value_nBGCV)
+    far_nBGhCV = jnp.einsum('nBGhCR,nBGRV->nBGhCV', read_again(query_nBGhCR), sums_nBGRV)
+    saved = query_nBGhCR, key_nBGCR, value_nBGCV, sums_nBGRV, pairs_nBGhCc, shrink_nBGR
+    return (QuerySums(near_nBGhCV, far_nBGhCV), last_BGRV), saved
 
 
-def causal_products_backward(saved: tuple[Array, ...], gradients: tuple[Outputs, Array]) -> tuple[Array, ...]:
-    """Returns the gradients of queries, keys, values and sums, and zeros for factors and scales."""
-    query_nBGhCR, key_nBGCR, value_nBGCV, sums_nBGRV, inside_nBGhCc, shrink_nBGR, out_nBGhCK, inverse_nBGhC = saved
-    ((dout_nBGhCK, dlse_nBGhC), dlast_BGRV), dtype = gradients, query_nBGhCR.dtype
-    # The output is rounded here, like in other fused backward passes: the sums are not read again.
-    dlog_nBGhC = dlse_nBGhC - (dout_nBGhCK.astype(jnp.float32) * out_nBGhCK.astype(jnp.float32)).sum(axis=-1)
-    dboth_nBGhCV = jnp.concatenate([dout_nBGhCK.astype(jnp.float32), dlog_nBGhC[..., None]], axis=-1)
-    dboth_nBGhCV = (dboth_nBGhCV * inverse_nBGhC[..., None]).astype(dtype)
-    dsums_nBGRV = product('nBGhCR,nBGhCV->nBGRV', query_nBGhCR, dboth_nBGhCV)
+def causal_products_backward(saved: tuple[Array, ...], gradients: tuple[QuerySums, Array]) -> tuple[Array, ...]:
+    """Returns the gradients of queries, keys, values and sums, and zeros for factors."""
+    query_nBGhCR, key_nBGCR, value_nBGCV, sums_nBGRV, pairs_nBGhCc, shrink_nBGR = saved
+    ((dnear_nBGhCV, dfar_nBGhCV), dlast_BGRV), dtype = gradients, query_nBGhCR.dtype
+    dsums_nBGRV = jnp.einsum('nBGhCR,nBGhCV->nBGRV', query_nBGhCR, dfar_nBGhCV)
     ahead_nBGR = jnp.concatenate([jnp.ones_like(shrink_nBGR[:1]), shrink_nBGR[:0:-1]])
     dsums_nBGRV, dlast_BGRV = sums_before_each(dlast_BGRV, dsums_nBGRV[::-1], ahead_nBGR)
     dsums_nBGRV = dsums_nBGRV[::-1].astype(dtype)
-    dinside_nBGhCc = jnp.tril(rounded_product('nBGhCV,nBGcV->nBGhCc', dboth_nBGhCV, value_nBGCV))
-    dquery_nBGhCR = rounded_product('nBGhCc,nBGcR->nBGhCR', dinside_nBGhCc, key_nBGCR)
-    dquery_nBGhCR += rounded_product('nBGhCV,nBGRV->nBGhCR', dboth_nBGhCV, sums_nBGRV)
-    dkey_nBGCR = rounded_product('nBGhCc,nBGhCR->nBGcR', dinside_nBGhCc, query_nBGhCR)
-    dkey_nBGCR += rounded_product('nBGCV,nBGRV->nBGCR', value_nBGCV, dsums_nBGRV)
-    dvalue_nBGCV = rounded_product('nBGhCc,nBGhCV->nBGcV', inside_nBGhCc, dboth_nBGhCV)
-    dvalue_nBGCV += rounded_product('nBGCR,nBGRV->nBGCV', key_nBGCR, dsums_nBGRV)
-    dstart_BGRV = dlast_BGRV * shrink_nBGR[0][..., None]
-    zeros = jnp.zeros_like(shrink_nBGR), jnp.zeros_like(inverse_nBGhC)
-    return dquery_nBGhCR, dkey_nBGCR, dvalue_nBGCV, dstart_BGRV, *zeros
+    dpairs_nBGhCc = keep_earlier(jnp.einsum('nBGhCV,nBGcV->nBGhCc', dnear_nBGhCV, value_nBGCV))
+    dquery_nBGhCR = jnp.einsum('nBGhCc,nBGcR->nBGhCR', dpairs_nBGhCc, key_nBGCR)
+    dquery_nBGhCR += jnp.einsum('nBGhCV,nBGRV->nBGhCR', read_again(dfar_nBGhCV), sums_nBGRV)
+    dkey_nBGCR = jnp.einsum('nBGhCc,nBGhCR->nBGcR', dpairs_nBGhCc, query_nBGhCR)
+    dkey_nBGCR += jnp.einsum('nBGCV,nBGRV->nBGCR', value_nBGCV, dsums_nBGRV)
+    # With two summed axes, XLA would write the masked numbers to memory.
+    pairs_nBGXc, dnear_nBGXV = (
+        x.reshape(*x.shape[:3], -1, x.shape[-1]) for x in (keep_earlier(pairs_nBGhCc), dnear_nBGhCV)
+    )
+    dvalue_nBGCV = jnp.einsum('nBGXc,nBGXV->nBGcV', pairs_nBGXc, dnear_nBGXV)
+    dvalue_nBGCV += jnp.einsum('nBGCR,nBGRV->nBGCV', key_nBGCR, dsums_nBGRV)
+    return dquery_nBGhCR, dkey_nBGCR, dvalue_nBGCV, dlast_BGRV * shrink_nBGR[0][..., None], jnp.zeros_like(shrink_nBGR)
 
 
 causal_products.defvjp(causal_products_forward, causal_products_backward)
@@ -170,7 +217,7 @@ def sums_before_each(start_BGRV: Array, sums_nBGRV: Array, shrink_nBGR: Array) -
         sums_nBGRV: the sums over each chunk alone, on the scale of that chunk.
         shrink_nBGR: factors from the scale of the previous chunk to the scale of each chunk.
     """
-    shrink_nBGR1 = shrink_nBGR[..., None]
+    shrink_nBGR1, sums_nBGRV = shrink_nBGR[..., None], sums_nBGRV.astype(jnp.float32)
     added_nBGRV = jnp.concatenate([start_BGRV[None], sums_nBGRV[:-1]])
 
     def combine(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
