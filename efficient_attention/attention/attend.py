@@ -38,6 +38,7 @@ from efficient_attention.attention.request import (
     Lengths,
     Numbers,
     QueryKeyPair,
+    ReplacePadding,
     Request,
     with_padding_zeroed,
 )
@@ -166,7 +167,7 @@ def attend_with_options(
     value: Float[Array, 'B M G K'],
     mechanism: Mechanism,
     options: CallOptions,
-    keep_out: Callable[[Request], Request] = with_padding_zeroed,
+    keep_out: ReplacePadding = with_padding_zeroed,
 ) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L'] | None]:
     """Computes `attend` with its keyword arguments in one object, and returns the output and the log-sum-exp or None.
 
@@ -180,14 +181,16 @@ def attend_with_options(
         raise NotImplementedError(
             f'{backend} is a way to execute Softmax; {mechanism.name} has one fast form, under auto and blocked'
         )
-    request, mesh = keep_out(request), device_mesh()
+    mesh = device_mesh()
     try:
         if backend == 'reference':
-            out, lse = reference_backend.compute_attention(request)
+            out, lse = reference_backend.compute_attention(keep_out(request, True))
         elif mesh is not None and has_sequence_axis(mesh):
-            out, lse = attend_sharded(request, mesh, get_implementation(mechanism))
+            out, lse = attend_sharded(keep_out(request, True), mesh, get_implementation(mechanism))
+        elif (compute := get_implementation(mechanism).compute_with_padding) is not None:
+            out, lse = compute(request, keep_out)
         else:
-            out, lse = get_implementation(mechanism).compute(request)
+            out, lse = get_implementation(mechanism).compute(keep_out(request, True))
     except NotImplementedError as error:
         if backend != 'auto':
             raise

@@ -3,9 +3,10 @@ which every mechanism's implementation receives.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypedDict
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -229,27 +230,38 @@ class Request:
 # ---- The content of padding tokens, even NaN or infinity, changes no result. ----
 
 
-def without_padding(x: Shaped[Array, 'B L *rest'], segments_BL: Int[Array, 'B L']) -> Shaped[Array, 'B L *rest']:
+def without_padding(
+    x: Shaped[Array, 'B L *rest'], segments_BL: Int[Array, 'B L'], masks_gradient: bool = True
+) -> Shaped[Array, 'B L *rest']:
     """Returns `x` with zeros at padding tokens (segment 0), which also get a zero gradient.
 
     A mask on the weights is not enough: zero times NaN is NaN, in the output and in the gradient of the other factor.
+    With `masks_gradient=False`, the gradient is not masked again: that of padding tokens must already be zero.
     """
-    is_token_BL = jnp.not_equal(segments_BL, 0)
-    return jnp.where(is_token_BL.reshape(*is_token_BL.shape, *(1,) * (x.ndim - 2)), x, jnp.zeros_like(x))
+    is_token_BL = jnp.not_equal(segments_BL, 0).reshape(*segments_BL.shape, *(1,) * (x.ndim - 2))
+    return (zeroed if masks_gradient else zeroed_with_given_gradient)(is_token_BL, x)
 
 
-def with_padding_zeroed(request: Request) -> Request:
+def zeroed(keeps: Shaped[Array, '...'], x: Shaped[Array, '...']) -> Array:
+    """Returns `x`, with zeros where `keeps` is False."""
+    return jnp.where(keeps, x, jnp.zeros_like(x))
+
+
+zeroed_with_given_gradient = jax.custom_vjp(zeroed)
+zeroed_with_given_gradient.defvjp(lambda keeps, x: (zeroed(keeps, x), None), lambda _, dx: (None, dx))
+
+
+def with_padding_zeroed(request: Request, masks_gradient: bool = True) -> Request:
     """Returns the attention request with zeros at padding tokens in all query,
     key and value arrays; unchanged without segments.
     """
     if request.segments is None:
         return request
-    segments_BM = request.segments.key
-    key, value = (without_padding(x, segments_BM) for x in (request.key, request.value))
-    return dataclasses.replace(with_query_padding_zeroed(request), key=key, value=value)
+    key, value = (without_padding(x, request.segments.key, masks_gradient) for x in (request.key, request.value))
+    return dataclasses.replace(with_query_padding_zeroed(request, masks_gradient), key=key, value=value)
 
 
-def with_query_padding_zeroed(request: Request) -> Request:
+def with_query_padding_zeroed(request: Request, masks_gradient: bool = True) -> Request:
     """Returns the attention request with zeros at padding tokens in only the query arrays; unchanged without
     segments.
     """
@@ -260,7 +272,10 @@ def with_query_padding_zeroed(request: Request) -> Request:
         relative = dataclasses.replace(relative, query=without_padding(relative.query, segments_BL))
     return dataclasses.replace(
         request,
-        query=without_padding(request.query, segments_BL),
+        query=without_padding(request.query, segments_BL, masks_gradient),
         relative=relative,
         centres=None if centres is None else without_padding(centres, segments_BL),
     )
+
+
+ReplacePadding = Callable[[Request, bool], Request]  # one of the two functions above

@@ -14,6 +14,7 @@ IMPLEMENTATION = Implementation(
     kind=definition.Softmax,
     weights=dense_weights,
     compute=backend_choice.compute_attention,
+    compute_with_padding=backend_choice.compute_attention,
     init_cache=cache.init,
     decode=cache.decode,
     multiply_adds=definition.multiply_adds,

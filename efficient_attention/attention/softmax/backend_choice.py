@@ -15,7 +15,7 @@ from efficient_attention.attention.logits.definition import attend_dense, reques
 from efficient_attention.attention.mechanism import UnsupportedError, ensure_kind
 from efficient_attention.attention.patterns import head_patterns
 from efficient_attention.attention.patterns.pattern import pattern_text
-from efficient_attention.attention.request import Request
+from efficient_attention.attention.request import ReplacePadding, Request
 from efficient_attention.attention.softmax import blocked_backend, cudnn, dense_loop, jax_nn, mosaic, splash
 from efficient_attention.attention.softmax.definition import Softmax, count_tile_pairs
 
@@ -91,29 +91,36 @@ FEWEST_POSITIONS = {
 TILED = ('blocked', 'cudnn', 'mosaic', 'splash')  # backends that never hold all query-key pairs in memory
 
 
-def compute_attention(request: Request) -> tuple[Array, Array | None]:
+def compute_attention(request: Request, keep_out: ReplacePadding | None = None) -> tuple[Array, Array | None]:
     """Returns softmax attention's output and log-sum-exp by the requested backend,
     or by the first backend of 'auto' that supports the request.
+
+    `keep_out` replaces padding tokens by zeros; None if that is already done.
 
     Raises:
         NotImplementedError: no tried backend supports the request; the message names the missing features of each
             backend.
     """
     if request.backend != 'auto':
-        result = BACKENDS[request.backend](request)
+        result = compute_by(request.backend, request, keep_out)
         note_choice(request.backend, pattern_text(request_pattern(request)), {})
         return result
     refusals: dict[str, Refusal] = {}
     for name in auto_order(request):
         try:
             check_enough_pairs(name, request)
-            result = BACKENDS[name](request)
+            result = compute_by(name, request, keep_out)
         except NotImplementedError as error:
             refusals[name] = Refusal(str(error), error.features if isinstance(error, UnsupportedError) else ())
             continue
         note_choice(name, pattern_text(request_pattern(request)), refusals)
         return result
     raise NotImplementedError('; '.join(f'{name}: {refusal.message}' for name, refusal in refusals.items()))
+
+
+def compute_by(name: str, request: Request, keep_out: ReplacePadding | None) -> Result:
+    """Returns the result of the backend with this name. The gradients of `mosaic` are already zero for padding."""
+    return BACKENDS[name](request if keep_out is None else keep_out(request, name != 'mosaic'))
 
 
 def auto_order(request: Request) -> list[str]:
