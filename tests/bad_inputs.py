@@ -362,7 +362,7 @@ BAD_INPUTS = {
     ),
     'profile without an end': BadInput(
         'train.py --config=tests/training/tiny_run.py --workdir={here}/new --profile=20',
-        "flag --profile=20: '20' is not a range of steps, which count from 1; write such as 20:25",
+        "flag --profile=20: '20' is not a range of steps; write FIRST:LAST, counted from 1, such as 20:25",
     ),
     'profile beyond the run': BadInput(
         'train.py --config=tests/training/tiny_run.py --workdir={here}/new --profile=20:25'

@@ -23,7 +23,9 @@ def check_mechanism(mechanism: object) -> None:
     if isinstance(mechanism, Pattern):
         raise ValueError('mechanism is a pattern; wrap it: Softmax(<your pattern>)')
     if hasattr(mechanism, 'dtype'):
-        raise ValueError('mechanism is an array; a mask is the pattern of a mechanism, such as Softmax(Causal())')
+        raise ValueError(
+            'mechanism is an array; if it is a mask, write it as a pattern instead, such as Softmax(Causal())'
+        )
     if not isinstance(mechanism, Mechanism):
         raise ValueError(
             f"mechanism is {mechanism!r}; pass an instance such as Softmax(Causal()) or parse_mechanism('causal')"
@@ -50,8 +52,8 @@ def check_vectors(query: Array, key: Array, value: Array, mechanism: Mechanism) 
     for axis, meaning in ((0, 'batch size'), (3, 'head width')):
         if query.shape[axis] != key.shape[axis]:
             raise ValueError(
-                f'key has {meaning} {key.shape[axis]} and query has {query.shape[axis]}; '
-                f'key is {key.shape}, query {query.shape}'
+                f'key has {meaning} {key.shape[axis]}, but query has {query.shape[axis]}; they must be equal; '
+                f'query is {query.shape}, key {key.shape}'
             )
     if key.shape != value.shape:
         raise ValueError(f'value has shape {value.shape}; it must be the shape of key, {key.shape}')
@@ -59,7 +61,7 @@ def check_vectors(query: Array, key: Array, value: Array, mechanism: Mechanism) 
         raise ValueError(f'query {query.shape} or key {key.shape} has an empty axis')
     if query.shape[2] % key.shape[2]:
         raise ValueError(
-            f'query has {query.shape[2]} heads, no multiple of the {key.shape[2]} heads of key; '
+            f'query has {query.shape[2]} heads, which is not a multiple of the {key.shape[2]} heads of key; '
             f'query is {query.shape}, key {key.shape}'
         )
     if not query.dtype == key.dtype == value.dtype:

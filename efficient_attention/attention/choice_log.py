@@ -93,7 +93,7 @@ def note_choice(backend: str, pattern: str, refusals: dict[str, Refusal]) -> Non
 def log_choice(backend: str, pattern: str, lacks: str) -> None:
     """Logs once for each kind of call which backend computes it, and what the backends before it lack.
 
-    The words are those of the line of a training run, such as 'attention: dense over full'. A choice that was recorded
+    The line is worded like that of a training run, such as 'attention: dense over full'. A choice that was recorded
     first is never logged.
     """
     if _choices.get() is None:

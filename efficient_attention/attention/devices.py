@@ -99,9 +99,9 @@ class DeviceTuning:
             exceeds a step. On devices with large steps, heads may be sharded over devices, and a loop over heads would
             undo this.
         sums_keys_by_query: whether softmax over tiles sums the gradients of keys and values in its loop over query
-            tiles, where these visit the same key tiles; else in a second loop, which computes the weights again. By the
-            compilers' estimates, a training step of BERT-base by the backend `blocked` takes 92.5 ms with one loop and
-            103 ms with two on an H200, and 192 and 168 ms on four TPU v5e chips (64 rows of 512 tokens, jaxlib 0.10).
+            tiles, if the query tiles visit the same key tiles. Otherwise a second loop computes the weights again.
+            By the compilers' estimates, a training step of BERT-base by the backend `blocked` takes 92.5 ms with one
+            loop and 103 ms with two on an H200, but 192 and 168 ms on four TPU v5e chips (64 rows of 512 tokens).
         dense_step_bytes: size of a step of dense softmax's loop over rows and heads, per core; 0 = no loop, all scores
             at once. Of 2^18 to 2^22 bytes, 2^20 was fastest at 32 to 512 positions, 12 heads of 32 (one and two cores
             of an AMD EPYC with 1 MiB of L2 each, jaxlib 0.10).

@@ -1,4 +1,4 @@
-"""Answers keyword arguments of other libraries, such as `mask` and `is_causal`, with what this library has instead."""
+"""Rejects keyword arguments of other libraries, such as `mask`, with an error that says what to write instead."""
 
 import functools
 from collections.abc import Callable
@@ -7,17 +7,19 @@ from typing import Any, TypeVar, cast
 F = TypeVar('F', bound=Callable[..., Any])
 
 _MASK = (
-    'the mechanism says which keys a query may read, such as Softmax(Causal() & Window(8)), in models the config field '
-    'attention; padding is given by segments or Lengths(lengths)'
+    'the mechanism decides which keys a query may read, for example Softmax(Causal() & Window(8)); a model takes it '
+    'from the config field attention; mark padding with segments or Lengths(lengths)'
 )
-_CAUSAL = "the mechanism says so: Softmax(Causal()), in models the config field attention='causal'"
-_DROPOUT = 'attend has dropout_rate and dropout_rng; models have rates in their config, and drop if rng is given'
+_CAUSAL = "causality is part of the mechanism: write Softmax(Causal()), or attention='causal' in a model's config"
+_DROPOUT = (
+    'attend takes dropout_rate and rng; models take their rates from the config, and apply dropout only if rng is given'
+)
 FOREIGN = {
     **dict.fromkeys(('mask', 'attn_mask', 'attention_mask', 'key_padding_mask'), _MASK),
     **dict.fromkeys(('causal', 'is_causal'), _CAUSAL),
     **dict.fromkeys(('dropout', 'dropout_p', 'deterministic', 'train', 'training'), _DROPOUT),
-    'scale': 'logits are multiplied by 1 / sqrt(K); for another factor, multiply the query',
-    'segment_ids': 'attend has query_segments and key_segments, models have segments',
+    'scale': 'logits are always multiplied by 1 / sqrt(head width); for another factor, scale the query first',
+    'segment_ids': 'attend takes query_segments and key_segments; models take segments as their second argument',
 }
 
 

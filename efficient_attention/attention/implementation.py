@@ -38,8 +38,9 @@ class Implementation:
         compute: the fast form, in fast_attention.py, or in definition.py if it is short. Returns the output [B, L, H,
             K] in the query's dtype and the log-sum-exp or None. Every option of the request is either computed or
             rejected with `mechanism.raise_unsupported`.
-        compute_with_padding: like `compute`, for a request whose padding tokens may have any content, even NaN, and a
-            function that replaces them by zeros. If it is None, they are replaced before `compute`.
+        compute_with_padding: like `compute`, but called with the request before its padding is zeroed, and with the
+            function that zeros it. Padding tokens may hold any content, even NaN. None: padding is zeroed first, and
+            `compute` is called.
         multiply_adds: in definition.py; returns the multiply-adds of the forward matrix products of one row, given its
             positions, heads and width.
         init_cache: in cache.py; returns the cache before any token, given the number of rows, a dtype and a key. A

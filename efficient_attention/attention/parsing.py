@@ -229,7 +229,7 @@ def _find_pattern_maker(name: str, text: str) -> Callable[..., Pattern]:
         known = sorted((*PATTERNS, *MECHANISMS, *ADDED))
         close = nearest(name, known)
         advice = f'did you mean {close[0]}? ' if close else ''
-        own = f'; {OWN_MODULES} names the modules of your own mechanisms'
+        own = f'; for your own mechanism, set the environment variable {OWN_MODULES} to its module'
         raise InputError(f'attention {text!r}: unknown name {name!r}; {advice}known: {", ".join(known)}{own}')
     return PATTERNS[name]
 

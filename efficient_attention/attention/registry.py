@@ -36,7 +36,7 @@ OWN_MODULES = 'EFFICIENT_ATTENTION_MODULES'
 
 
 def is_added(name: str) -> bool:
-    """Returns whether `add_mechanism` has added a mechanism of this name; first imports the user's modules.
+    """Returns whether `add_mechanism` has added a mechanism of this name; if not, imports the user's modules first.
 
     Raises:
         InputError: a module of the environment variable EFFICIENT_ATTENTION_MODULES cannot be imported.
@@ -47,8 +47,8 @@ def is_added(name: str) -> bool:
                 importlib.import_module(module)
             except ImportError as error:
                 raise InputError(
-                    f'{OWN_MODULES} names {module}, which cannot be imported ({one_line(error)}); PYTHONPATH must '
-                    'have its folder'
+                    f'{OWN_MODULES} names {module}, which cannot be imported ({one_line(error)}); if it is '
+                    'not found, add its folder to PYTHONPATH'
                 ) from None
     return name in ADDED
 

@@ -253,7 +253,7 @@ zeroed_with_given_gradient.defvjp(lambda keeps, x: (zeroed(keeps, x), None), lam
 
 def with_padding_zeroed(request: Request, masks_gradient: bool = True) -> Request:
     """Returns the attention request with zeros at padding tokens in all query,
-    key and value arrays; unchanged without segments.
+    key and value arrays; unchanged without segments. `masks_gradient` is that of `without_padding`.
     """
     if request.segments is None:
         return request
@@ -263,7 +263,7 @@ def with_padding_zeroed(request: Request, masks_gradient: bool = True) -> Reques
 
 def with_query_padding_zeroed(request: Request, masks_gradient: bool = True) -> Request:
     """Returns the attention request with zeros at padding tokens in only the query arrays; unchanged without
-    segments.
+    segments. `masks_gradient` is that of `without_padding`, for the queries themselves.
     """
     if request.segments is None:
         return request
@@ -278,4 +278,5 @@ def with_query_padding_zeroed(request: Request, masks_gradient: bool = True) -> 
     )
 
 
-ReplacePadding = Callable[[Request, bool], Request]  # one of the two functions above
+# (request, masks_gradient) -> request: `with_padding_zeroed` or `with_query_padding_zeroed`
+ReplacePadding = Callable[[Request, bool], Request]

@@ -78,8 +78,8 @@ def parse_flags(
         arguments: the program and its arguments.
         required: names of flags that must have a value.
         options: the known flags, which receive the values.
-        words: names of the positional arguments, such as 'METRIC WORKDIR...'; the dots mean one or more, and brackets
-            such as those of '[PART]' that the argument may be left out.
+        words: names of the positional arguments, such as 'METRIC WORKDIR...'; dots mean one or more, and brackets, as
+            in '[PART]', mark an argument that may be left out.
         command: the subcommand or action to which the flags belong; each error line begins with it.
         about: the text before the flags in the help; by default the docstring of the script that runs.
 
@@ -148,7 +148,7 @@ def print_help(
 ) -> None:
     """Prints the help of a command: its flags, and for commands that read a config how to list configs and fields.
 
-    With `is_full`, it prints this list itself: the config files, or with --config the fields of that config.
+    With `is_full`, it also lists the config files, or with --config the fields of that config.
     """
     own = flags_of_command(options).get_help(prefix='  ', include_special_flags=False)
     own = re.sub(r"\n +\(default: '(None)?'\)", '', own)

@@ -31,7 +31,8 @@ def find_config(text: str) -> str:
     path, colon, argument = text.partition(':')
     name, known = path.removeprefix('./').removeprefix('configs/'), config_files()
     packaged = [one for one in (name, f'{name}.py') if one in known]
-    is_other = Path(path).exists() and not (packaged and Path(path).is_dir())  # such as a device
+    # A path that is no regular file, such as /dev/stdin. A folder does not hide a config of the same name.
+    is_other = Path(path).exists() and not (packaged and Path(path).is_dir())
     own = [one for one in (path, f'{path}.py') if Path(one).is_file()] or ([path] if not path or is_other else [])
     if own:
         make_configs_importable(is_first=Path(own[0]).resolve().is_relative_to(CONFIGS))

@@ -92,7 +92,7 @@ class StepRangeParser(flags.ArgumentParser):
         found = re.fullmatch(r'(\d{1,9}):(\d{1,9})', argument, re.ASCII)
         first, last = map(int, found.groups()) if found else (0, 0)
         if not 1 <= first <= last:
-            raise ValueError(f'{argument!r} is not a range of steps, which count from 1; write such as 20:25')
+            raise ValueError(f'{argument!r} is not a range of steps; write FIRST:LAST, counted from 1, such as 20:25')
         return first, last
 
 

@@ -54,7 +54,7 @@ def from_dict(values: Mapping[str, Any], kind: type, group: str = '') -> Any:
 
 
 def join_comma_lists(values: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """Returns a copy of nested config values, in which a list given to a field of names with commas is such a text."""
+    """Returns a copy of nested config values in which lists of `COMMA_LIST` fields are joined with commas."""
     joined = dict(values)
     for field in dataclasses.fields(kind):
         value = joined.get(field.name)

@@ -21,7 +21,7 @@ TRAINING_ONLY = 'training only'
 # An exported Hugging Face config.json stores an `EXPORTED` field under a key that only this project reads.
 # A field has the mark `EXPORTED` if predictions or speed depend on it, and the Hugging Face library has no key for it.
 EXPORTED = 'exported'
-# A text field with the mark `COMMA_LIST` holds names separated by commas; a program may also give a list of names.
+# A text field with the mark `COMMA_LIST` has entries separated by commas; Python programs may also give a list.
 COMMA_LIST = 'comma list'
 
 

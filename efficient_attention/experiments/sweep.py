@@ -140,7 +140,7 @@ def run_sweep(sweep: Sweep, only: int | None = None) -> list[Result]:
     claim_folder(sweep)
     try:
         return list(tpe_results(sweep)) if sweep.sampler == 'tpe' else numbered_results(sweep, only)
-    except InputError:  # the metric is unknown, which the first trial finds out
+    except InputError:  # for example, the first trial finds that the metric is unknown
         release_folder(sweep)
         raise
 
@@ -188,7 +188,7 @@ def claim_folder(sweep: Sweep) -> None:
 
 
 def release_folder(sweep: Sweep) -> None:
-    """Removes the sweep's plan from its folder, and an empty folder, unless a trial has left something."""
+    """Removes the sweep's plan and history, and then an empty folder; does nothing if there is a trial's folder."""
     if not any(sweep.workdir.glob('trial_*')):
         for name in (SWEEP_PLAN, HISTORY):
             (sweep.workdir / name).unlink(missing_ok=True)

@@ -78,7 +78,7 @@ def import_onnx() -> tuple[Any, Any]:
         from onnxruntime import InferenceSession, set_default_logger_severity
     except ModuleNotFoundError as error:
         raise missing_extra_error('--format onnx', 'export', error) from None
-    set_default_logger_severity(3)  # errors only: it warns of each constant of a loop that no operation reads
+    set_default_logger_severity(3)  # errors only: it warns about each unused constant in a loop
     return to_onnx, InferenceSession
 
 
@@ -151,7 +151,7 @@ def run_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any]) -> lis
 
 
 def inlined(body: ClosedJaxpr) -> ClosedJaxpr:
-    """Returns the body of a loop with the replacements of `run_jaxpr`."""
+    """Returns the body of a loop, rewritten by `run_jaxpr` for jax2onnx."""
     return jax.make_jaxpr(lambda *inputs: run_jaxpr(body.jaxpr, body.consts, inputs))(*body.in_avals)
 
 

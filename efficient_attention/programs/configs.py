@@ -6,10 +6,10 @@
     efficient-attention configs show lm/gpt --source
     efficient-attention configs where finetune/glue
 
-`list` prints each name, or each name with a given part, with the first line of its docstring. `show` prints the
+`list` prints each name with the first line of its docstring, `list lm` only names that contain `lm`. `show` prints the
 docstring and the resulting fields, with `--source` the Python file instead. `where` prints the path of the file.
---config takes the same names, and a path that exists wins over a name. To change much, copy the file and pass the path
-of the copy.
+--config takes the same names, and an existing file wins over a name. To change much, copy the file and pass the path of
+the copy.
 """
 
 import ast

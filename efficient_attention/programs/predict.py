@@ -8,8 +8,7 @@
 `--set` sets a field of the config's `examples` group. Labels, separated by commas, name the outputs in their order. If
 a checkpoint has no label names, the labels are LABEL_0, LABEL_1, ...
 
-The last line of output is one JSON object: files written, notes about rows, and metrics if
-there are labels.
+The last line of output is one JSON object: the files written and, if there are any, notes about rows and metrics.
 """
 
 import json

@@ -78,13 +78,13 @@ def train(
 
 
 def closing_line(config: RunConfig, workdir: Path, step: int, held_out: Mapping[str, float]) -> str:
-    """Returns the last line of a complete run: its step, its main metric, its report, and the command that evaluates
-    it.
+    """Returns the last line of a complete run: its step, its `checkpoint.best_metric` or first loss, its report, and
+    the command that evaluates it.
     """
     losses = [name for name in held_out if name.endswith('loss')]
     name = config.checkpoint.best_metric or next(iter([*losses, *held_out]), '')
     metric = f', {name} {held_out[name]:.4g}' if name in held_out else ''
-    advice = f'; evaluate it with: efficient-attention eval --workdir {workdir}' if held_out else ''
+    advice = f'; evaluate the run with: efficient-attention eval --workdir {workdir}' if held_out else ''
     return f'done: step {step}{metric}, report {workdir / REPORT}{advice}'
 
 
@@ -96,7 +96,7 @@ def train_to_the_end(
     pretrained: Pretrained | None,
     profile: tuple[int, int] | None,
 ) -> tuple[int, dict[str, float]]:
-    """Does what `train` says, and returns the last step and the validation metrics there."""
+    """Trains like `train`, without the last line; returns the last step and the validation metrics there."""
     check_profiled_steps(profile, config.train.steps)
     with contextlib.ExitStack() as stack:
         guarded = stack.enter_context(guarded_run(config, workdir, examples=examples, pretrained=pretrained))
@@ -106,8 +106,8 @@ def train_to_the_end(
         left = steps_left_to_profile(profile, first, guarded.progress.print_line)
         profiled = stack.enter_context(StepProfile(workdir, left))
         if guarded.is_complete(first):
-            again = ', and it is evaluated again' if run.config.has_evaluation_data else ''
-            guarded.progress.print_line(f'the run is complete: nothing is left to train after step {first}{again}')
+            only = '; only its evaluation is run' if run.config.has_evaluation_data else ''
+            guarded.progress.print_line(f'the run is complete after step {first}{only}')
         trainer.run_missed_evaluation(first, state)
         if guarded.is_complete(first):
             return first, trainer.held_out

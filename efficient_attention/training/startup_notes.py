@@ -16,8 +16,8 @@ def unusual_setting_notes(run: Run, *, is_complete: bool = False) -> list[str]:
     """Returns notes on unusual settings of a run: its warm-up, pruning, quantization, batch size and validation set,
     and notes of its task.
 
-    A complete run gets no note about training. The note on the batch size would even require planning all training
-    rows.
+    A complete run gets only the notes on its validation set and its task. This also saves planning all training rows,
+    which the note on the batch size needs.
     """
     notes = []
     if not is_complete:

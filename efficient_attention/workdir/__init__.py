@@ -6,6 +6,6 @@ that resumes compares its fingerprint with the saved one.
 
 import logging
 
-# Orbax logs through absl, which gives a root logger without handlers one whose lines begin with 'WARNING:<module>:'.
-# This handler comes first. It prints only the message, as the commands do.
+# Orbax logs through absl. If the root logger has no handler, absl adds one whose lines begin with 'WARNING:<module>:'.
+# So this handler is added first. It prints only the message, as the commands do.
 logging.basicConfig(format='%(message)s')

@@ -350,7 +350,7 @@ def test_a_pattern_on_unequal_lengths_asks_for_positions():
 
 def test_head_counts_that_do_not_divide_are_named():
     (q, k, v), _ = inputs(7)
-    with pytest.raises(ValueError, match='query has 4 heads, no multiple of the 3 heads of key'):
+    with pytest.raises(ValueError, match='query has 4 heads, which is not a multiple of the 3 heads'):
         attend(q, k[:, :, :3], v[:, :, :3], Softmax())
 
 

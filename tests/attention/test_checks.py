@@ -48,10 +48,16 @@ BAD_VECTORS = [
     ({'query': ones((B, 0, H, K))}, r'query \(2, 0, 4, 8\) or key \(2, 5, 2, 8\) has an empty axis'),
     (
         {'query': ones((B, L, 3, K))},
-        r'query has 3 heads, no multiple of the 2 heads of key; query is \(2, 7, 3, 8\), key',
+        r'query has 3 heads, which is not a multiple of the 2 heads of key; query is \(2, 7, 3, 8\), key',
     ),
-    ({'key': ones((B, M, G, 9))}, r'key has head width 9 and query has 8; key is \(2, 5, 2, 9\), query \(2, 7, 4, 8\)'),
-    ({'key': ones((3, M, G, K))}, r'key has batch size 3 and query has 2; key is \(3, 5, 2, 8\), query \(2, 7, 4, 8\)'),
+    (
+        {'key': ones((B, M, G, 9))},
+        r'key has head width 9, but query has 8; they must be equal; query is \(2, 7, 4, 8\), key \(2, 5, 2, 9\)',
+    ),
+    (
+        {'key': ones((3, M, G, K))},
+        r'key has batch size 3, but query has 2; they must be equal; query is \(2, 7, 4, 8\), key \(3, 5, 2, 8\)',
+    ),
     ({'value': ones((B, M, G, 9))}, r'value has shape \(2, 5, 2, 9\); it must be the shape of key, \(2, 5, 2, 8\)'),
     ({'key': ones((M, G, K))}, r'key has shape \(5, 2, 8\); it must be \[B, M, G, K\]'),
 ]
@@ -79,7 +85,7 @@ def test_arguments_of_other_libraries_are_answered(name: str, part: str):
 
 
 def test_a_mask_as_mechanism_is_answered_without_its_values():
-    with pytest.raises(ValueError, match=r'^mechanism is an array; a mask is the pattern .* Softmax\(Causal\(\)\)$'):
+    with pytest.raises(ValueError, match=r'^mechanism is an array; if it is a mask, .* Softmax\(Causal\(\)\)$'):
         plain(request_checks.check_mechanism)(ones((L, M)))
 
 

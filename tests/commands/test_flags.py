@@ -32,7 +32,8 @@ def test_a_profile_is_a_range_of_steps(options: flags.FlagValues):
     assert options.profile == (20, 25)
     for text in ('25:20', '0:3', '20', '20:', 'a:b', '1:2:3', '-1:5'):
         with pytest.raises(
-            InputError, match=f"^flag --profile={text}: '{text}' is not a range of steps, which count from 1; "
+            InputError,
+            match=f"^flag --profile={text}: '{text}' is not a range of steps; write FIRST:LAST, counted from 1",
         ):
             parse_flags(['program', f'--profile={text}'], options=options)
 

@@ -87,7 +87,7 @@ def test_a_run_with_a_mechanism_of_the_user_is_trained_and_evaluated(
     forget()
     monkeypatch.delenv(OWN_MODULES)
     with pytest.raises(
-        ea.InputError, match=f"config.json: .*unknown name 'halved'; .*; {OWN_MODULES} names the modules"
+        ea.InputError, match=f"config.json: .*unknown name 'halved'; .*variable {OWN_MODULES} to its module"
     ):
         eval_program.main()
     monkeypatch.setenv(OWN_MODULES, 'my_mechanisms')

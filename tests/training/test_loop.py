@@ -300,7 +300,7 @@ def test_a_complete_run_is_evaluated_again_and_written_no_further(folder, unbrok
     assert held_out['masked_lm_loss'] == lines_of(unbroken)[20, 'held_out']['masked_lm_loss']
     said = capfd.readouterr().err
     assert 'the rest is lost' not in said and 'steps 2 to 3 are not profiled' in said
-    assert 'the run is complete: nothing is left to train after step 20, and it is evaluated again\n' in said
+    assert 'the run is complete after step 20; only its evaluation is run\n' in said
     done = f'done: step 20, masked_lm_loss {held_out["masked_lm_loss"]:.4g}, report {unbroken}/report.html; evaluate it'
     assert said.splitlines()[-1] == f'{done} with: efficient-attention eval --workdir {unbroken}'
     few = before.splitlines(keepends=True)[:2]

@@ -182,7 +182,7 @@ def attend_causal_at_once(
         inverse_nBGhC, lse_nBGhC = invert_denominators(sums.denominators(), scale_nBGhC)
         lse_BLH = merge_chunks(lse_nBGhC, length)
         is_lost = has_lost_query(operands, masks, lse_BLH)
-        # If the outputs were divided before the conditional, XLA would copy them there.
+        # The division is inside the conditional. If it came before, XLA would copy the outputs into the conditional.
         outputs = jax.lax.cond(
             is_lost,
             lambda: exactly(operands, masks),

@@ -9,8 +9,8 @@ range of float16.
 The backward passes are defined here (custom_vjp). They read the rounded features instead of their logarithms. The
 gradient of the scan is the same scan in the opposite direction.
 
-The time of all this is memory traffic. So the code is written for the fusions of XLA's compiler for GPUs, and the
-comments name those that it misses otherwise.
+Memory traffic dominates the time. So the code is arranged for the fusions of XLA's compiler for GPUs. Comments say what
+XLA would write or copy without each arrangement.
 
 Axes: n chunks of C positions, G key heads with h query heads each, R features, K head width; V = K + 1:
 the values, and a column of ones whose sum is the denominator.
@@ -33,9 +33,9 @@ from efficient_attention.attention.features.key_sums import KeySums
 
 
 class QuerySums(NamedTuple):
-    """Sums over the keys that each query reads, [n, B, G, h, C, V], of (query . key) times value.
+    """For each query, the sum of (query . key) times value over the keys that it reads, [n, B, G, h, C, V].
 
-    `near_nBGhCV` sums over keys of the query's chunk, `far_nBGhCV` over all earlier keys.
+    `near_nBGhCV` sums over the keys of the query's own chunk up to the query, `far_nBGhCV` over all earlier chunks.
     """
 
     near_nBGhCV: Array
@@ -56,8 +56,8 @@ class QuerySums(NamedTuple):
 def sum_all_chunks(
     before: KeySums, chunks: PositionChunk, features: FeatureMap
 ) -> tuple[tuple[QuerySums, Array], KeySums]:
-    """Returns the sums of queries over keys in bfloat16 or float32, the logarithms of the queries' scales,
-    [n, B, G, h, C], and the key sums after the last chunk.
+    """Returns (the sums of each query in bfloat16 or float32, the logarithms of the queries' scales [n, B, G, h, C]),
+    and the key sums after the last chunk.
 
     Args:
         before: the sums over keys before the first chunk.
@@ -75,9 +75,8 @@ def sum_all_chunks(
         return logs_nBGCR if chunks.valid_BC is None else jax.vmap(mask_keys)(logs_nBGCR, chunks.valid_BC)
 
     def read_for_maximum(x: Shaped[Array, '...']) -> Array:
-        """Returns queries or keys whose logarithms are computed a second time for their maximum, if that is cheap.
-
-        Then no float32 logarithms are written to memory. Logarithms that need a matrix product are computed once.
+        """Returns `x`, behind a barrier if its logarithms need no matrix product. Then XLA computes these logarithms
+        again for their maximum, instead of writing them to memory in float32.
         """
         return jax.lax.optimization_barrier(jax.lax.stop_gradient(x)) if features.projection is None else x
 
@@ -104,7 +103,7 @@ def sum_gradients(outputs: Outputs, gradients: Outputs, inverse_nBGhC: Float[Arr
     """Returns the gradients of sums, from outputs [B, L, H, K] and the gradients of outputs and log-sum-exps."""
     out_BLHK, (dout_BLHK, dlse_BLH) = outputs[0], gradients
     dout_BLHK = dout_BLHK.astype(jnp.float32)
-    # The rounded outputs are read here, like in other fused backward passes: the sums are not read again.
+    # As in other fused backward passes, the rounded outputs are read instead of the sums.
     dlog_BLH = dlse_BLH - (dout_BLHK * out_BLHK.astype(jnp.float32)).sum(axis=-1)
     dboth_BLHV = jnp.concatenate([dout_BLHK, dlog_BLH[..., None]], axis=-1)
     dboth_nBGhCV = cut_queries(dboth_BLHV, inverse_nBGhC.shape[2], inverse_nBGhC.shape[4])
@@ -138,18 +137,19 @@ rounded_features.defvjp(rounded_features_forward, rounded_features_backward)
 
 
 def keep_earlier(pairs_nBGhCc: Array) -> Array:
-    """Returns numbers for pairs of queries and keys of a chunk, with zeros for keys after the query.
+    """Returns `pairs_nBGhCc` with zeros where the key comes after the query.
 
-    A matrix product can read numbers and a constant mask. XLA would write the result of `jnp.tril` to memory.
+    XLA fuses the multiplication by a constant mask into the next matrix product. It would write the result of
+    `jnp.tril` to memory.
     """
     size = pairs_nBGhCc.shape[-1]
     return pairs_nBGhCc * np.tril(np.ones((*[1] * (pairs_nBGhCc.ndim - 2), size, size), pairs_nBGhCc.dtype))
 
 
 def read_again(operand: Shaped[Array, '...']) -> Array:
-    """Returns an operand of a product that another product reads too.
+    """Returns `operand` behind a barrier, for the second of two products that read it.
 
-    XLA would merge both products, and would first copy their other operands into one array.
+    Without the barrier, XLA would merge the two products, and first copy their other operands into one array.
     """
     return jax.lax.optimization_barrier(operand)
 
@@ -172,7 +172,7 @@ def causal_products_forward(
 ) -> tuple[tuple[QuerySums, Array], tuple[Array, ...]]:
     """Returns the results of `causal_products`, and the arrays saved for the backward pass."""
     dtype = query_nBGhCR.dtype
-    # XLA would write the features of keys in a transposed layout, and copy them for the backward pass.
+    # Without this layout, XLA would write the features of keys transposed, and copy them for the backward pass.
     key_nBGCR = with_layout_constraint(key_nBGCR, Layout(tuple(range(key_nBGCR.ndim))))
     sums_nBGRV = jnp.einsum('nBGCR,nBGCV->nBGRV', key_nBGCR, value_nBGCV)
     sums_nBGRV, last_BGRV = sums_before_each(start_BGRV, sums_nBGRV, shrink_nBGR)
@@ -197,7 +197,7 @@ def causal_products_backward(saved: tuple[Array, ...], gradients: tuple[QuerySum
     dquery_nBGhCR += jnp.einsum('nBGhCV,nBGRV->nBGhCR', read_again(dfar_nBGhCV), sums_nBGRV)
     dkey_nBGCR = jnp.einsum('nBGhCc,nBGhCR->nBGcR', dpairs_nBGhCc, query_nBGhCR)
     dkey_nBGCR += jnp.einsum('nBGCV,nBGRV->nBGCR', value_nBGCV, dsums_nBGRV)
-    # With two summed axes, XLA would write the masked numbers to memory.
+    # The axes h and C become X. If the product summed over two axes, XLA would write the masked pairs to memory.
     pairs_nBGXc, dnear_nBGXV = (
         x.reshape(*x.shape[:3], -1, x.shape[-1]) for x in (keep_earlier(pairs_nBGhCc), dnear_nBGhCV)
     )

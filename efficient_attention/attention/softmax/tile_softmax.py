@@ -2,9 +2,9 @@
 
 The forward loop computes a few query tiles per step. It gathers the key tiles that each query tile visits, takes one
 softmax over them, and keeps the output and the log-sum-exp. The backward loops recompute the weights from the
-log-sum-exp: once by query tile for dq, and once by key tile for dk and dv. Both loops sum by gathering, never by
-scattering, so a result does not depend on an order of additions. If the query tiles of each class visit the same key
-tiles, as in full and causal attention, the first loop can sum dk and dv too (`DeviceTuning.sums_keys_by_query`). The
+log-sum-exp: once by query tile for dq, and once by key tile for dk and dv. If the query tiles of each class visit the
+same key tiles, as in full and causal attention, the loop over query tiles can also sum dk and dv
+(`DeviceTuning.sums_keys_by_query`). No loop scatters to repeated indices, so the order of additions is fixed. The
 algorithm follows FlashAttention (Dao et al. 2022,
 arXiv 2205.14135; 2023, 2307.08691). One softmax over all visited tiles, instead of a running one, measured faster under
 XLA on a CPU.
@@ -125,8 +125,8 @@ def query_gradients(
 ) -> tuple[Array, tuple[LogitTerm, ...], tuple[Array, ...]]:
     """Returns the gradients of the queries [B, G, n, h, S, K] and of the logit terms, from a loop over query tiles.
 
-    If the loop can sum them, the last result has the gradients of the keys and of the values, both [B, G, n, S, K].
-    Else it is empty.
+    The last result has the gradients of the keys and of the values, both [B, G, n, S, K], if the loop sums them.
+    Otherwise it is empty.
     """
     terms = operands.terms
 

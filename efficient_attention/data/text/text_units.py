@@ -235,11 +235,11 @@ class TokenizerUnits(TextUnits):
 
     @functools.cached_property
     def _adds_space(self) -> bool:
-        """Whether the tokenizer puts a space before a text, so that the first word gets the pieces of a word inside."""
+        """Whether the tokenizer puts a space before a text, so that the first word is cut like later words."""
         return self.decode_pieces(self.encode('a')).startswith(' ')
 
     def decode_pieces(self, ids: np.ndarray) -> str:
-        """Converts ids to text as `decode`, with the space before the text."""
+        """Converts ids to text like `decode`, but keeps the space that the tokenizer puts before a text."""
         left_out = {*self.unwritten, *self.separator.tolist()}
         return self.tokenizer.decode([id for id in ids.tolist() if id not in left_out], skip_special_tokens=False)
 
