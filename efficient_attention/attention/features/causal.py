@@ -144,7 +144,7 @@ def attend_causal_at_once(
     """
     length = inputs.query_BLHK.shape[1]
 
-    is_bfloat16 = inputs.value_BLGK.dtype == jnp.bfloat16
+    dtype = jnp.bfloat16 if inputs.value_BLGK.dtype == jnp.bfloat16 else jnp.float32
 
     def as_inputs(operands: Operands, masks: Masks) -> FeatureAttentionInputs:
         return FeatureAttentionInputs(*operands[:3], valid_BL=masks[0], used_query_BL=masks[1])
@@ -158,7 +158,7 @@ def attend_causal_at_once(
     def one_by_one(operands: Operands, masks: Masks, attend: AttendChunk) -> Outputs:
         step = functools.partial(causal_step, features=operands.features, attend=attend)
         out, lse = scan_sequentially(step, operands.sums, cut(operands, masks))[1]
-        return merge_chunks(out.astype(jnp.bfloat16 if is_bfloat16 else out.dtype), length), merge_chunks(lse, length)
+        return merge_chunks(out.astype(dtype), length), merge_chunks(lse, length)
 
     exactly = functools.partial(one_by_one, attend=attend_chunk_exactly)
 
@@ -186,7 +186,7 @@ def attend_causal_at_once(
         outputs = jax.lax.cond(
             is_lost,
             lambda: exactly(operands, masks),
-            lambda: (merge_chunks(sums.divided(inverse_nBGhC), length), lse_BLH),
+            lambda: (merge_chunks(sums.divided(inverse_nBGhC).astype(dtype), length), lse_BLH),
         )
         return (outputs, last), (operands, masks, is_lost, pull, outputs, inverse_nBGhC)
 

@@ -23,13 +23,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Float, Shaped
 
 from efficient_attention.attention.features.chunk_attention import Outputs
 from efficient_attention.attention.features.chunks import PositionChunk, cut_queries
 from efficient_attention.attention.features.feature_map import FeatureMap, mask_keys
 from efficient_attention.attention.features.key_sums import KeySums
+
+product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
 class QuerySums(NamedTuple):
@@ -45,12 +46,11 @@ class QuerySums(NamedTuple):
         """Returns the float32 denominators of attention, the last columns."""
         # Without the barrier, XLA would read all columns here.
         near, far = jax.lax.optimization_barrier((self.near_nBGhCV[..., -1], self.far_nBGhCV[..., -1]))
-        return near.astype(jnp.float32) + far.astype(jnp.float32)
+        return near + far
 
-    def divided(self, inverse_nBGhC: Float[Array, 'n B G h C']) -> Shaped[Array, 'n B G h C K']:
-        """Returns outputs in the dtype of the sums, from 1 / denominator."""
-        near, far = (x[..., :-1].astype(jnp.float32) for x in self)
-        return ((near + far) * inverse_nBGhC[..., None]).astype(self.near_nBGhCV.dtype)
+    def divided(self, inverse_nBGhC: Float[Array, 'n B G h C']) -> Float[Array, 'n B G h C K']:
+        """Returns float32 outputs, from 1 / denominator."""
+        return (self.near_nBGhCV + self.far_nBGhCV)[..., :-1] * inverse_nBGhC[..., None]
 
 
 def sum_all_chunks(
@@ -107,7 +107,7 @@ def sum_gradients(outputs: Outputs, gradients: Outputs, inverse_nBGhC: Float[Arr
     dlog_BLH = dlse_BLH - (dout_BLHK * out_BLHK.astype(jnp.float32)).sum(axis=-1)
     dboth_BLHV = jnp.concatenate([dout_BLHK, dlog_BLH[..., None]], axis=-1)
     dboth_nBGhCV = cut_queries(dboth_BLHV, inverse_nBGhC.shape[2], inverse_nBGhC.shape[4])
-    dboth_nBGhCV = (dboth_nBGhCV * inverse_nBGhC[..., None]).astype(out_BLHK.dtype)
+    dboth_nBGhCV *= inverse_nBGhC[..., None]
     return QuerySums(dboth_nBGhCV, dboth_nBGhCV)
 
 
@@ -172,14 +172,12 @@ def causal_products_forward(
 ) -> tuple[tuple[QuerySums, Array], tuple[Array, ...]]:
     """Returns the results of `causal_products`, and the arrays saved for the backward pass."""
     dtype = query_nBGhCR.dtype
-    # Without this layout, XLA would write the features of keys transposed, and copy them for the backward pass.
-    key_nBGCR = with_layout_constraint(key_nBGCR, Layout(tuple(range(key_nBGCR.ndim))))
-    sums_nBGRV = jnp.einsum('nBGCR,nBGCV->nBGRV', key_nBGCR, value_nBGCV)
+    sums_nBGRV = product('nBGCR,nBGCV->nBGRV', key_nBGCR, value_nBGCV)
     sums_nBGRV, last_BGRV = sums_before_each(start_BGRV, sums_nBGRV, shrink_nBGR)
     sums_nBGRV = sums_nBGRV.astype(dtype)
     pairs_nBGhCc = jnp.einsum('nBGhCR,nBGcR->nBGhCc', query_nBGhCR, key_nBGCR)
-    near_nBGhCV = jnp.einsum('nBGhCc,nBGcV->nBGhCV', keep_earlier(pairs_nBGhCc), value_nBGCV)
-    far_nBGhCV = jnp.einsum('nBGhCR,nBGRV->nBGhCV', read_again(query_nBGhCR), sums_nBGRV)
+    near_nBGhCV = product('nBGhCc,nBGcV->nBGhCV', keep_earlier(pairs_nBGhCc), value_nBGCV)
+    far_nBGhCV = product('nBGhCR,nBGRV->nBGhCV', read_again(query_nBGhCR), sums_nBGRV)
     saved = query_nBGhCR, key_nBGCR, value_nBGCV, sums_nBGRV, pairs_nBGhCc, shrink_nBGR
     return (QuerySums(near_nBGhCV, far_nBGhCV), last_BGRV), saved
 
@@ -187,7 +185,8 @@ def causal_products_forward(
 def causal_products_backward(saved: tuple[Array, ...], gradients: tuple[QuerySums, Array]) -> tuple[Array, ...]:
     """Returns the gradients of queries, keys, values and sums, and zeros for factors."""
     query_nBGhCR, key_nBGCR, value_nBGCV, sums_nBGRV, pairs_nBGhCc, shrink_nBGR = saved
-    ((dnear_nBGhCV, dfar_nBGhCV), dlast_BGRV), dtype = gradients, query_nBGhCR.dtype
+    (dsums, dlast_BGRV), dtype = gradients, query_nBGhCR.dtype
+    dnear_nBGhCV, dfar_nBGhCV = (x.astype(dtype) for x in dsums)
     dsums_nBGRV = jnp.einsum('nBGhCR,nBGhCV->nBGRV', query_nBGhCR, dfar_nBGhCV)
     ahead_nBGR = jnp.concatenate([jnp.ones_like(shrink_nBGR[:1]), shrink_nBGR[:0:-1]])
     dsums_nBGRV, dlast_BGRV = sums_before_each(dlast_BGRV, dsums_nBGRV[::-1], ahead_nBGR)
