@@ -187,8 +187,8 @@ def attend_with_options(
             out, lse = reference_backend.compute_attention(keep_out(request, True))
         elif mesh is not None and has_sequence_axis(mesh):
             out, lse = attend_sharded(keep_out(request, True), mesh, get_implementation(mechanism))
-        elif (compute := get_implementation(mechanism).compute_with_padding) is not None:
-            out, lse = compute(request, keep_out)
+        elif get_implementation(mechanism).zeroes_padding:
+            out, lse = get_implementation(mechanism).compute(request, keep_out)
         else:
             out, lse = get_implementation(mechanism).compute(keep_out(request, True))
     except NotImplementedError as error:

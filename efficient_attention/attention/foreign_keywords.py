@@ -12,13 +12,14 @@ _MASK = (
 )
 _CAUSAL = "causality is part of the mechanism: write Softmax(Causal()), or attention='causal' in a model's config"
 _DROPOUT = (
-    'attend takes dropout_rate and rng; models take their rates from the config, and apply dropout only if rng is given'
+    'attend takes dropout_rate and dropout_rng; models take their rates from the config, and apply dropout only if rng '
+    'is given'
 )
 FOREIGN = {
     **dict.fromkeys(('mask', 'attn_mask', 'attention_mask', 'key_padding_mask'), _MASK),
     **dict.fromkeys(('causal', 'is_causal'), _CAUSAL),
     **dict.fromkeys(('dropout', 'dropout_p', 'deterministic', 'train', 'training'), _DROPOUT),
-    'scale': 'logits are always multiplied by 1 / sqrt(head width); for another factor, scale the query first',
+    'scale': 'most mechanisms multiply dot products by 1 / sqrt(head width); for another factor, scale the query first',
     'segment_ids': 'attend takes query_segments and key_segments; models take segments as their second argument',
 }
 

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from efficient_attention.attention.cache_spec import CacheSpec, LogitTerms, NewTokens
 from efficient_attention.attention.features.feature_map import FeatureMap
 from efficient_attention.attention.mechanism import Mechanism, unsupported_error
-from efficient_attention.attention.request import ReplacePadding, Request
+from efficient_attention.attention.request import Request
 from efficient_attention.attention.sequence_parallel.sequence_split import SequenceSplit
 
 Result = tuple[Array, Array | None]
@@ -38,9 +38,8 @@ class Implementation:
         compute: the fast form, in fast_attention.py, or in definition.py if it is short. Returns the output [B, L, H,
             K] in the query's dtype and the log-sum-exp or None. Every option of the request is either computed or
             rejected with `mechanism.raise_unsupported`.
-        compute_with_padding: like `compute`, but called with the request before its padding is zeroed, and with the
-            function that zeros it. Padding tokens may hold any content, even NaN. None: padding is zeroed first, and
-            `compute` is called.
+        zeroes_padding: whether `compute` gets the request before the content of padding tokens is zeroed, and the
+            function that zeros it as a second argument. Otherwise padding is zeroed before `compute`.
         multiply_adds: in definition.py; returns the multiply-adds of the forward matrix products of one row, given its
             positions, heads and width.
         init_cache: in cache.py; returns the cache before any token, given the number of rows, a dtype and a key. A
@@ -61,9 +60,9 @@ class Implementation:
 
     kind: type[Mechanism]
     weights: Callable[[Request], Result]
-    compute: Callable[[Request], Result]
+    compute: Callable[..., Result]
     multiply_adds: Callable[[Any, int, int, int], int]
-    compute_with_padding: Callable[[Request, ReplacePadding], Result] | None = None
+    zeroes_padding: bool = False
     init_cache: Callable[[CacheSpec, int, DTypeLike, Array | None], Any] = raise_no_cache
     decode: Callable[[CacheSpec, Any, NewTokens, LogitTerms], tuple[Array, Any]] = raise_no_cache
     compute_shard: Callable[[Request, SequenceSplit], Result] | None = None

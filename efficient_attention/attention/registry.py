@@ -45,10 +45,11 @@ def is_added(name: str) -> bool:
         for module in filter(None, os.environ.get(OWN_MODULES, '').replace(' ', '').split(',')):
             try:
                 importlib.import_module(module)
-            except ImportError as error:
+            except (ImportError, SyntaxError) as error:
+                is_missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition('.')[0]
+                advice = '; add its folder to PYTHONPATH' if is_missing else ''
                 raise InputError(
-                    f'{OWN_MODULES} names {module}, which cannot be imported ({one_line(error)}); if it is '
-                    'not found, add its folder to PYTHONPATH'
+                    f'{OWN_MODULES} names {module}, which cannot be imported ({one_line(error)}){advice}'
                 ) from None
     return name in ADDED
 

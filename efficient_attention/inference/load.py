@@ -29,6 +29,7 @@ from efficient_attention.interop.workdir_import import is_decoder_run
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.encoder_decoder import EncoderDecoder
+from efficient_attention.workdir import print_plain_log_lines
 from efficient_attention.workdir.config_file import read_config
 
 AnyModel = TypeVar('AnyModel', Encoder, Decoder, EncoderDecoder)
@@ -128,6 +129,7 @@ def load(path: str | Path, kind: type | None = None, *, checkpoint: str = '') ->
     Raises:
         InputError: the folder has no model, no tokenizer or no such checkpoint, or a model of another class.
     """
+    print_plain_log_lines()
     path = Path(path)
     if is_decoder_run(path):
         check_model_class(path, Decoder, kind)

@@ -47,6 +47,7 @@ from efficient_attention.tasks.problems.multi_output import MultiOutputProblem
 from efficient_attention.tasks.problems.one_label import first_arena_dataset
 from efficient_attention.tasks.problems.problem import Feature, Problem
 from efficient_attention.tasks.problems.registry import make_problem
+from efficient_attention.workdir import print_plain_log_lines
 
 READ = ('tokens', 'token_types', 'lengths', 'is_global')  # Only these arrays of an example are inputs of the model.
 POOLING = ('none', 'first', 'mean')
@@ -106,6 +107,7 @@ def pipeline(
     Raises:
         InputError: the task is unknown, or the checkpoint does not support it.
     """
+    print_plain_log_lines()
     require_at_least(0, 'batch_size', batch_size)
     known = ('fill-mask', 'feature-extraction', *PROBLEMS, *TEXT_TO_TEXT_TASKS, TEXT_GENERATION)
     if task not in known and not TRANSLATION.fullmatch(task):

@@ -18,6 +18,7 @@ from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.inference.keyword_option_types import EvalOptions
 from efficient_attention.training import loop
 from efficient_attention.training.fill_config import fill_config
+from efficient_attention.workdir import print_plain_log_lines
 from efficient_attention.workdir.checkpoint_reader import LAST
 from efficient_attention.workdir.folder_kind import RUN, check_folder_kind_and_parents
 
@@ -44,6 +45,7 @@ def train(config: Config, workdir: str | Path, changes: Mapping[str, Any] | None
         RunError: the run cannot continue, for example because of a full disk.
         RunStopped: a stop signal ended the run, which is saved.
     """
+    print_plain_log_lines()
     values, workdir = config_values(config, changes or {}), Path(workdir)
     check_folder_kind_and_parents(workdir, RUN)
     filled = fill_config(values)
@@ -66,6 +68,7 @@ def evaluate(
     Raises:
         InputError: there is no run or checkpoint, no text is held out, the data have changed, or an option is bad.
     """
+    print_plain_log_lines()
     return evaluate_workdir(Path(workdir), checkpoint=checkpoint, batch_size=batch_size, **protocol)
 
 

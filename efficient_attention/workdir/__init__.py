@@ -6,6 +6,10 @@ that resumes compares its fingerprint with the saved one.
 
 import logging
 
-# Orbax logs through absl. If the root logger has no handler, absl adds one whose lines begin with 'WARNING:<module>:'.
-# So this handler is added first. It prints only the message, as the commands do.
-logging.basicConfig(format='%(message)s')
+
+def print_plain_log_lines() -> None:
+    """Makes log lines consist of their message alone, as those of commands, unless the caller has set up logging.
+
+    Orbax logs through absl. Without a handler, absl would add one whose lines begin with 'WARNING:<module>:'.
+    """
+    logging.basicConfig(format='%(message)s')

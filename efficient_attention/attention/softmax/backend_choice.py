@@ -119,7 +119,9 @@ def compute_attention(request: Request, keep_out: ReplacePadding | None = None) 
 
 
 def compute_by(name: str, request: Request, keep_out: ReplacePadding | None) -> Result:
-    """Returns the result of the backend with this name. The gradients of `mosaic` are already zero for padding."""
+    """Returns the result of the backend with this name. If the gradients of its results are finite, the gradients of
+    `mosaic` are already zero for padding.
+    """
     return BACKENDS[name](request if keep_out is None else keep_out(request, name != 'mosaic'))
 
 

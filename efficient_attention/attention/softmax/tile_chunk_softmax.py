@@ -45,6 +45,7 @@ class TileOptions:
     dropout_rate: float
     # bytes of scores per loop step, first for tiles with separate lists of visited tiles, then for tiles with one list
     step_bytes: tuple[int, int]
+    sums_keys_by_query: bool  # as in `DeviceTuning`
 
 
 def make_chunk(options: TileOptions, chosen: ChosenTiles, by_key: bool, tile_class: TileClass) -> TileChunk:

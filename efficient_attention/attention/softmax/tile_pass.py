@@ -33,7 +33,8 @@ def attend_pass(request: Request, heads_H: np.ndarray, tile_pass: TilePass) -> t
     heads `heads_H`.
     """
     batch, queries, _, width = request.query.shape
-    options = TileOptions(tile_pass, request.dropout.rate if request.dropout else 0.0, step_byte_sizes())
+    rate = request.dropout.rate if request.dropout else 0.0
+    options = TileOptions(tile_pass, rate, step_byte_sizes(), device_tuning().sums_keys_by_query)
     scaled = request.query * jnp.asarray(1.0 / math.sqrt(width), request.query.dtype)
     q_BLGhK = scaled.reshape(batch, queries, request.key.shape[2], -1, width)
     operands = TileOperands(

@@ -249,7 +249,7 @@ def share_tile_list(
     Otherwise each tile keeps its own list.
     """
     union = np.unique(visited_Nhnw[visited_Nhnw < empty])
-    if visited_Nhnw.shape[2] > 1 and len(union) <= SPREAD * visited_Nhnw.shape[3]:
+    if (visited_Nhnw.shape[2] > 1 or visited_Nhnw.shape[:2] == (1, 1)) and len(union) <= SPREAD * visited_Nhnw.shape[3]:
         is_same = bool((visited_Nhnw == visited_Nhnw[:1, :1, :1]).all())
         return TileClass(computed_n, union[None, None, None], True, checks_pattern or not is_same, is_ragged)
     return TileClass(computed_n, visited_Nhnw, False, checks_pattern, is_ragged or bool((visited_Nhnw == empty).any()))

@@ -24,7 +24,6 @@ from jax import Array
 from jaxtyping import Shaped
 
 from efficient_attention.attention.dense_attention import MASKED
-from efficient_attention.attention.devices import device_tuning
 from efficient_attention.attention.softmax.logit_term import LogitTerm
 from efficient_attention.attention.softmax.tile_chunk_softmax import (
     SavedTiles,
@@ -158,7 +157,7 @@ def query_gradients(
     batch, groups, tiles, size, width = operands.k_BGnSK.shape
     # The axis K comes before the positions, see `add_sums_of_keys`; the empty tile has no sums.
     zero_sums_BGKnS = jnp.zeros((batch, groups, width, tiles - 1, size), jnp.float32)
-    can_sum = device_tuning().sums_keys_by_query and all(one.is_shared for one in loop.classes)
+    can_sum = options.sums_keys_by_query and all(one.is_shared for one in loop.classes)
     key_sums = 2 * (zero_sums_BGKnS,) if can_sum else ()
     (totals, key_sums), arrays = run_tile_loop(loop, step, (zeros, key_sums), fills, mask_inputs.layer)
     dq, *rest = arrays

@@ -235,14 +235,17 @@ def test_equal_tiles_are_one_array():
 
 @pytest.mark.parametrize(
     'length, choice',
-    [(256, 'splash backend'), (128, 'dense backend; auto takes splash only for rows of 256 positions or more')],
+    [
+        (256, 'splash over causal'),
+        (128, 'dense over causal (auto takes splash only for rows of 256 positions or more)'),
+    ],
 )
 def test_auto_takes_it_on_tpus(length: int, choice: str, caplog: pytest.LogCaptureFixture):
     log_choice.cache_clear()
     shape = jax.ShapeDtypeStruct((1, length, 2, 64), jnp.bfloat16)
     with caplog.at_level(logging.INFO), using_platform('tpu', 1):
         jax.eval_shape(lambda q: attend(q, q, q, parse_mechanism('causal')), shape)
-    assert [record.message for record in caplog.records] == [f'attention: Softmax over causal runs on the {choice}']
+    assert [record.message for record in caplog.records] == [f'attention: {choice}']
 
 
 def test_auto_says_what_it_lacks(caplog: pytest.LogCaptureFixture):
@@ -251,8 +254,8 @@ def test_auto_says_what_it_lacks(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO), using_platform('tpu', 1):
         jax.eval_shape(lambda q: attend(q, q, q, parse_mechanism('window(8, 2)')), shape)
     assert [record.message for record in caplog.records] == [
-        'attention: Softmax over window(8, dilation=2) runs on the blocked backend; splash has no inputs of type '
-        'float32, no dilated or strided patterns'
+        'attention: blocked over window(8, dilation=2) (splash has no inputs of type float32, no dilated or strided '
+        'patterns)'
     ]
 
 

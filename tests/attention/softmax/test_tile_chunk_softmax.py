@@ -34,7 +34,7 @@ FULL = Full()
 
 
 def make_options(pattern: Pattern = FULL, rate: float = 0.0) -> TileOptions:
-    return TileOptions(TilePass((pattern,), S, IN_ORDER, IN_ORDER, (), (), 4), rate, (1, 1))
+    return TileOptions(TilePass((pattern,), S, IN_ORDER, IN_ORDER, (), (), 4), rate, (1, 1), True)
 
 
 def make_mask_inputs(segments: jax.Array | None = None, seeds: jax.Array | None = None) -> TileMaskInputs:

@@ -73,12 +73,15 @@ def test_results_do_not_depend_on_the_size_of_chunks(text: str, bias: object):
     assert_close(*results, gradient=True)
 
 
-@pytest.mark.parametrize('text', ['full', 'sparse_fixed(16, 4)'])
-def test_tiles_that_fill_the_last_step_add_nothing_to_the_gradients_of_keys(text: str):
+@pytest.mark.parametrize(
+    'text, sums_keys_by_query', [('full', True), ('full', False), ('causal', True), ('sparse_fixed(16, 4)', True)]
+)
+def test_tiles_that_fill_the_last_step_add_nothing_to_the_gradients_of_keys(text: str, sums_keys_by_query: bool):
     """Five tiles are computed two at a time, so the third step computes a tile again. In `full`, all tiles visit all
     tiles; in one part of `sparse_fixed`, all tiles visit the same few.
     """
-    with using_device_tuning(shared_tile_step_bytes=2 * 5 * 4 * 2 * S * S, takes_turns_by_head=False):
+    changes = {'takes_turns_by_head': False, 'sums_keys_by_query': sums_keys_by_query}
+    with using_device_tuning(shared_tile_step_bytes=2 * 5 * 4 * 2 * S * S, **changes):
         results = program(text, None, length=5 * S)()
     assert_close(results, program(text, None, 'reference', length=5 * S)(), gradient=True)
 
