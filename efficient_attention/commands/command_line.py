@@ -133,7 +133,8 @@ def split_subcommand(
         print(about or sys.modules['__main__'].__doc__, f'commands, each with its own --help: {known}', sep='\n')
         sys.exit(0)
     if rest[0] not in commands:
-        raise InputError(f'{rest[0]!r} is no command; {advice_on_name(rest[0], commands)}')
+        advice = f'known: {known}' if rest[0].startswith('-') else advice_on_name(rest[0], commands)
+        raise InputError(f'{rest[0]!r} is no command; {advice}')
     return rest[0], [program, *rest[1:]]
 
 
