@@ -301,8 +301,8 @@ def test_a_complete_run_is_evaluated_again_and_written_no_further(folder, unbrok
     said = capfd.readouterr().err
     assert 'the rest is lost' not in said and 'steps 2 to 3 are not profiled' in said
     assert 'the run is complete after step 20; only its evaluation is run\n' in said
-    done = f'done: step 20, masked_lm_loss {held_out["masked_lm_loss"]:.4g}, report {unbroken}/report.html; evaluate it'
-    assert said.splitlines()[-1] == f'{done} with: efficient-attention eval --workdir {unbroken}'
+    done = f'done: step 20, masked_lm_loss {held_out["masked_lm_loss"]:.4g}, report {unbroken}/report.html'
+    assert said.splitlines()[-1] == f'{done}; evaluate the run with: efficient-attention eval --workdir {unbroken}'
     few = before.splitlines(keepends=True)[:2]
     tokenizer = (unbroken / 'tokenizer.json').read_bytes()
     (unbroken / 'tokenizer.json').write_bytes(tokenizer + b' ')
