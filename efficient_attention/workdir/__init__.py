@@ -8,7 +8,7 @@ import logging
 
 
 def print_plain_log_lines() -> None:
-    """Makes log lines consist of their message alone, as those of commands, unless the caller has set up logging.
+    """Makes log lines show only their message, as commands do. A logging set-up of the caller is kept.
 
     Orbax logs through absl. Without a handler, absl would add one whose lines begin with 'WARNING:<module>:'.
     """
