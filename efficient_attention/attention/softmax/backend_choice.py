@@ -65,21 +65,21 @@ MOST_DENSE_PAIRS = 512 * 512
 # A model with four layers of width 128 and four text streams was measured on two cores of an AMD EPYC (jaxlib 0.10).
 # A step with 128 x 640 pairs takes 62 ms by `dense` and 65 ms by `blocked`; with 256 x 768 pairs 178 and 126 ms.
 MOST_RELATIVE_PAIRS = 2**17
-# Largest number of query-key pairs for `dense` in float32 on one CPU device.
-# The limit is for patterns that keep at least half of all query-key pairs.
+# Largest number of query-key pairs for `dense` in float32 on one CPU device, for patterns that keep nearly all pairs.
 # On one CPU device `dense` loops over rows and heads, so it holds only the pairs of one head.
-# Forward and backward passes were measured on two cores of an Intel Xeon with AMX, jaxlib 0.10.
-# 4 rows of 12 heads of width 64, 600 positions: `dense` 168 ms, `blocked` 395 ms; causal 135 and 204 ms.
-# 4 rows of 12 heads of width 64, 1,024 positions: `dense` 351 ms, `blocked` 727 ms; causal 395 and 451 ms.
-# 4 rows of 12 heads of width 64, 1,448 positions: `dense` 900 ms, `blocked` 1,750 ms; causal 684 and 989 ms.
-# One causal row of 8 heads, 2,048 positions: `dense` 327 ms and `blocked` 224 ms.
+# Forward and backward passes were measured on an idle AMD EPYC without AVX-512 (jaxlib 0.10), first on two cores, then
+# on one core:
+# 4 rows of 12 heads of width 64, 600 positions: `dense` 327, 434 ms, `blocked` 418, 747 ms; causal 283, 411 and 317,
+# 453 ms.
+# The same, 1,024 positions: `dense` 993, 1,422 ms, `blocked` 1,049, 1,309 ms; causal 990, 1,430 and 645, 846 ms.
+# The same, 1,448 positions: `dense` 1,743, 2,729 ms, `blocked` 2,066, 2,630 ms; causal 1,455, 2,137 and 1,289,
+# 1,788 ms.
+# 1 row of 8 heads of width 64, 2,048 positions: `dense` 683, 928 ms, `blocked` 452, 681 ms.
 # In bfloat16 neither `dense` nor `blocked` is always faster.
 MOST_LOOPED_PAIRS = 2**21
-# Largest number of query-key pairs for `dense` in float32 on one CPU core, for patterns that keep all pairs.
-# The backends were measured on one core of an AMD EPYC with jaxlib 0.10.
-# 8 rows of 2 heads of width 32, 1,448 positions: `dense` 477 ms, `blocked` 637 ms; but causal 477 and 370 ms.
-# 8 rows of 2 heads of width 32, 2,000 positions: `dense` 860 ms, `blocked` 1,296 ms; but causal 922 and 737 ms.
-MOST_LOOPED_PAIRS_OF_A_CORE = 2**22
+# Smallest share of all query-key pairs in the tiles of such a pattern. A causal pattern keeps at most 0.75 of the pairs
+# when a row has two tiles or more.
+FEWEST_LOOPED_SHARE = 0.8
 # Smallest row length, squared, for which 'auto' uses a backend: its number of query-key pairs.
 FEWEST_POSITIONS = {
     # The limit was not timed. It is an estimate: for shorter rows, the start of a kernel's step (0.35 microseconds)
@@ -157,7 +157,7 @@ def prefers_dense(request: Request) -> bool:
         return pairs <= MOST_RELATIVE_PAIRS
     if may_hold_all_pairs('auto', request.query.shape[1], request.key.shape[1]):
         return True
-    return pairs <= MOST_LOOPED_PAIRS_OF_A_CORE and request.bias is None and is_dense_loop_faster(request)
+    return pairs <= MOST_LOOPED_PAIRS and request.bias is None and is_dense_loop_faster(request)
 
 
 def is_dense_loop_faster(request: Request) -> bool:
@@ -170,8 +170,7 @@ def is_dense_loop_faster(request: Request) -> bool:
     patterns = head_patterns(request_pattern(request).by_layer()[0], heads)  # layers keep nearly equally many tiles
     tile = ensure_kind(Softmax, request.mechanism).tile
     kept = sum(count_tile_pairs(pattern, queries, keys, tile) for pattern in patterns)
-    share = kept / (len(patterns) * queries * keys)
-    return share >= 0.5 if queries * keys <= MOST_LOOPED_PAIRS else share >= 1.0 and cpu_core_count() == 1
+    return kept >= FEWEST_LOOPED_SHARE * len(patterns) * queries * keys
 
 
 def may_hold_all_pairs(backend: str, queries: int, keys: int) -> bool:

@@ -62,15 +62,16 @@ def test_a_relative_term_makes_fewer_pairs_many(length: int, backend: str, caplo
     assert caplog.records[-1].message.startswith(f'attention: {backend} over ')
 
 
-# 2^21 pairs are 1,448 positions. `block(64)` and `window(300)` keep less than half of the pairs.
+# 2^21 pairs are 1,448 positions. The other patterns keep less than 0.8 of the pairs.
 @pytest.mark.parametrize(
     'pattern, length, options, devices, backend',
     [
-        ('full', 2048, 'one core', 1, 'dense'),
-        ('full', 2049, 'one core', 1, 'blocked'),
-        ('causal', 1449, 'one core', 1, 'blocked'),
+        ('full', 1448, 'one core', 1, 'dense'),
+        ('full', 1449, 'one core', 1, 'blocked'),
+        ('causal', 1024, 'one core', 1, 'blocked'),
         ('full', 1024, '', 1, 'dense'),
-        ('causal', 1024, 'segments dropout', 1, 'dense'),
+        ('full', 1024, 'segments dropout', 1, 'dense'),
+        ('causal', 1024, '', 1, 'blocked'),
         ('full', 1448, '', 1, 'dense'),
         ('full', 1449, '', 1, 'blocked'),
         ('block(64)', 1024, '', 1, 'blocked'),
