@@ -213,13 +213,13 @@ def test_what_only_training_reads_is_kept_under_our_key():
 @pytest.mark.parametrize(
     ('use', 'message'),
     [
-        (lambda one, out: shrink(one), 'cannot be shrunk'),
-        (lambda one, out: low_rank(one, share=0.5), 'cannot be factored'),
-        (lambda one, out: quantize(one, 'int8'), 'cannot be quantized'),
+        (lambda one, _: shrink(one), 'cannot be shrunk'),
+        (lambda one, _: low_rank(one, share=0.5), 'cannot be factored'),
+        (lambda one, _: quantize(one, 'int8'), 'cannot be quantized'),
         (lambda one, out: save_compact(out, one), 'cannot be written as a compact export'),
         (lambda one, out: save_pretrained(out, one, compresses=True), 'cannot be exported in 8 bits'),
-        (lambda one, out: pick_layers(one, '1,3'), 'cannot be reduced to some of its layers'),
-        (lambda one, out: extend_positions(one, length=99), 'cannot be given other positions or another attention'),
+        (lambda one, _: pick_layers(one, '1,3'), 'cannot be reduced to some of its layers'),
+        (lambda one, _: extend_positions(one, length=99), 'cannot be given other positions or another attention'),
     ],
 )
 def test_changes_before_an_export_are_refused(use: Callable[[Pretrained, Path], Any], message: str, tmp_path: Path):
@@ -279,10 +279,16 @@ def run_config(folder: Path, **fields: Any) -> RunConfig:
     return from_dict(config.to_dict(), RunConfig)
 
 
+def start_fields(tmp_path: Path) -> dict[str, str]:
+    """Returns the config fields of a run that starts from a copied fixture, with its tokenizer."""
+    folder = with_tokenizer(copied('gpt2_1', tmp_path / 'gpt2'))
+    return {'data.tokenizer': str(folder / 'vocab.json'), 'train.start_from': str(folder)}
+
+
 @pytest.mark.lenient_promotion
 def test_a_run_starts_from_a_folder_and_is_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    folder = with_tokenizer(copied('gpt2_1', tmp_path / 'gpt2'))
-    tokens = {'data.units': 'tokenizer', 'data.tokenizer': str(folder / 'vocab.json'), 'train.start_from': str(folder)}
+    tokens = {'data.units': 'tokenizer'} | start_fields(tmp_path)
+    folder = tmp_path / 'gpt2'
     window = {'model.attention': 'causal & window(16)'}  # as wide as the rows
     config = run_config(tmp_path / 'corpus', **tokens, **window)
     run = build_run(config)
@@ -309,24 +315,28 @@ def test_a_run_starts_from_a_folder_and_is_exported(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ('fields', 'message'),
     [
-        (
-            {'data.units': 'bytes', 'data.vocab_size': 256},
-            "data.units is 'bytes'; train.start_from .* has 'tokenizer'$",
-        ),
         ({'data.tokenizer': 'train:bpe', 'data.vocab_size': 300}, r'add --config.data.tokenizer=.*vocab.json$'),
-        (
-            {'model.feed_forward_width': 24},
-            r'feed_forward/down/bias|feed_forward/down/kernel has the shape \(3, 72, 18\), not \(3, 24, 18\)$',
-        ),
-        ({'train.start_from': str(FIXTURES / 'bert_1')}, "bert_1 was trained for 'none'; needed: a language model$"),
+        ({'model.feed_forward_width': 24}, r'feed_forward/down/kernel has the shape \(3, 72, 18\), not \(3, 24, 18\)$'),
     ],
 )
-def test_a_start_that_does_not_fit_is_named(fields: dict, message: str, tmp_path: Path):
-    folder = with_tokenizer(copied('gpt2_1', tmp_path / 'gpt2'))
-    tokens = {'data.units': 'tokenizer', 'data.tokenizer': str(folder / 'vocab.json'), 'train.start_from': str(folder)}
-    config = run_config(tmp_path / 'corpus', **tokens | fields)
+def test_a_run_that_does_not_fit_its_start_is_named(fields: dict, message: str, tmp_path: Path):
+    config = run_config(tmp_path / 'corpus', **{'data.units': 'tokenizer'} | start_fields(tmp_path) | fields)
     with pytest.raises(InputError, match=message):
         InitialParams(config).make_initial_state(build_run(config))
+
+
+@pytest.mark.parametrize(
+    ('fields', 'message'),
+    [
+        ({'data.units': 'bytes', 'data.tokenizer': ''}, "^data.units is 'bytes'; train.start_from .* has 'tokenizer'$"),
+        ({'train.start_from': str(FIXTURES / 'bert_1')}, "bert_1 was trained for 'none'; needed: a language model$"),
+        ({'task': 'pretraining'}, 'gpt2 holds a language model, and an encoder or an encoder-decoder is needed'),
+    ],
+)
+def test_a_start_of_another_kind_is_named(fields: dict, message: str, tmp_path: Path):
+    config = run_config(tmp_path / 'corpus', **{'data.units': 'tokenizer'} | start_fields(tmp_path) | fields)
+    with pytest.raises(InputError, match=message):
+        InitialParams(config).pretrained  # noqa: B018  a property that opens the checkpoint
 
 
 # ---- Against transformers, if it is installed ----
