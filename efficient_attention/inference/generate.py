@@ -12,13 +12,12 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.dense_attention import MASKED
-from efficient_attention.config.run import RunConfig
 from efficient_attention.config.value_checks import check_in_interval
-from efficient_attention.data.text.text_units import TextUnits, load_units
+from efficient_attention.data.text.text_units import TextUnits
 from efficient_attention.errors import InputError
 from efficient_attention.inference.beam_search import Hypotheses, find_best_texts, make_cached_decoder
 from efficient_attention.inference.beam_search import read_prompts as begin_search
-from efficient_attention.inference.restore import restore_for_inference
+from efficient_attention.inference.language_models import open_language_model
 from efficient_attention.inference.sampling import Sampling, SamplingInputs, sample
 from efficient_attention.inference.search_settings import SearchSettings, TokenLimits
 from efficient_attention.inference.streaming_detokenizer import make_detokenizer
@@ -26,12 +25,9 @@ from efficient_attention.models.cached_decoding import (
     PIECE,
     CachedDecoder,
     DecodeState,
-    cache_specs,
     read_prompt_but_last,
 )
-from efficient_attention.models.decoder import Decoder
 from efficient_attention.workdir.checkpoint_reader import LAST
-from efficient_attention.workdir.config_file import read_config
 
 STREAMED = 8  # number of tokens generated on the device before the host prints them
 
@@ -90,29 +86,18 @@ def generate_tokens(
 
 
 class TextGenerator:
-    """A trained language model that continues prompts, loaded from its workdir; uses one device.
+    """A trained language model that continues prompts, from a workdir or a Hugging Face folder; uses one device.
 
     No data files are read. `checkpoint` is 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number;
     '' = the best if one is known, else the last.
 
     Raises:
-        InputError: the workdir has no language modelling run, no such checkpoint, or no vocabulary.
+        InputError: the folder has no language model, no such checkpoint, or no vocabulary.
     """
 
     def __init__(self, workdir: Path, *, checkpoint: str = LAST) -> None:
-        self.config: RunConfig = read_config(workdir)
-        if self.config.task != 'language_modelling':
-            raise InputError(
-                f'{workdir} holds a run of the task {self.config.task!r}; generating text needs language_modelling'
-            )
-        if self.config.data.units == 'pixels':
-            raise InputError(f'{workdir} holds a model of images; only text can be generated')
-        cache_specs(self.config.model, 1)  # Unsupported decoders raise InputError here, before other files are read.
-        self.units = read_vocabulary(self.config.data.units, workdir)
-        self.graph, self.params = restore_for_inference(
-            workdir, self.config, checkpoint, lambda: Decoder(self.config.model, rngs=nnx.Rngs(0))
-        )
-        self.may_follow_V = allowed_token_mask(self.units, self.config.model.vocab_size)
+        self.config, self.units, self.graph, self.params = open_language_model(workdir, checkpoint, generates=True)
+        self.may_follow_V = allowed_token_mask(self.units, self.config.vocab_size)
 
     def __call__(
         self, prompt: str, *, max_tokens: int = 200, sampling: Sampling | None = None, seed: int = 0
@@ -156,7 +141,7 @@ class TextGenerator:
         """Raises InputError if prompt and continuation need more positions than the model has; the last token needs no
         position.
         """
-        limit = self.config.model.position_limit
+        limit = self.config.position_limit
         room = more if limit is None else limit + 1 - prompt
         if more > room:
             line = f'the prompt has {prompt} tokens and the model has {limit} positions'
@@ -213,15 +198,6 @@ def beam_search_text(
     cached = make_cached_decoder(nnx.merge(graph, params), tokens_1L.shape[1], search)
     limits = TokenLimits(may_follow_V, jnp.full(1, search.max_tokens, jnp.int32))
     return find_best_texts(cached, begin_search(cached, tokens_1L, jnp.ones_like(tokens_1L)), search, limits)[0]
-
-
-def read_vocabulary(kind: str, workdir: Path) -> TextUnits:
-    """Returns the vocabulary of a run, read from its workdir; raises InputError if the files are missing or damaged."""
-    try:
-        return load_units(kind, workdir)
-    except Exception as error:  # the tokenizers package raises `Exception`, not a subclass
-        line = ' '.join(str(error).split())
-        raise InputError(f'{workdir}: its vocabulary of {kind} cannot be read ({line})') from None
 
 
 def prompt_ids(prompt: str, units: TextUnits) -> np.ndarray:

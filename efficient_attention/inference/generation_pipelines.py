@@ -1,4 +1,4 @@
-"""Pipelines that generate text: `pipeline('translation', path)` and `pipeline('text-generation', workdir)`."""
+"""Pipelines that generate text: `pipeline('translation', path)` and `pipeline('text-generation', path)`."""
 
 import dataclasses
 import warnings
@@ -12,7 +12,6 @@ from efficient_attention.inference.generate import TextGenerator
 from efficient_attention.inference.per_item_errors import check_text, map_items
 from efficient_attention.inference.sampling import Sampling
 from efficient_attention.inference.translator import Translation, make_pretrained_translator
-from efficient_attention.interop.config_import import read_config_json
 from efficient_attention.interop.pretrained import Pretrained
 
 
@@ -145,7 +144,7 @@ class TextGenerationPipeline:
     """A pipeline that continues a prompt, or each prompt of a list, with a language model.
 
     Args:
-        path: a workdir.
+        path: a workdir or a Hugging Face folder.
         options: how texts are sampled or searched.
         checkpoint: 'last', 'best' or a step; '' = the best if one is known, else the last.
 
@@ -155,8 +154,6 @@ class TextGenerationPipeline:
 
     def __init__(self, path: Path, options: GenerationOptions, *, checkpoint: str = '') -> None:
         self.options, self.sampling = options, options.sampling
-        if 'task' not in read_config_json(path):
-            raise InputError(f'{path} is no workdir; text-generation needs a language model that train.py trained')
         self.generator = TextGenerator(path, checkpoint=checkpoint)
 
     def __call__(self, prompts: str | list[str]) -> Any:

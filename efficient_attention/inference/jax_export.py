@@ -22,9 +22,14 @@ from efficient_attention.atomic_files import atomic_folder
 from efficient_attention.attention.devices import using_platform
 from efficient_attention.data.preparation.cache_folder import TOKENIZER
 from efficient_attention.errors import InputError
-from efficient_attention.inference.pretrained_models import EncoderWrapper, pretrained_module, row_length
+from efficient_attention.inference.pretrained_models import (
+    EncoderWrapper,
+    pretrained_decoder,
+    pretrained_module,
+    row_length,
+)
 from efficient_attention.inference.restore import restore_for_inference
-from efficient_attention.interop.config_json_keys import TEXT_TO_TEXT
+from efficient_attention.interop.config_json_keys import LANGUAGE_MODELLING, TEXT_TO_TEXT
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.interop.safetensors_files import SINGLE, write_tensors
 from efficient_attention.interop.tokenizer_files import copy_tokenizer
@@ -103,6 +108,8 @@ def open_exportable(path: Path, checkpoint: str = '', length: int | None = None)
     if is_decoder_run(path):
         return exportable_decoder(path, checkpoint, length)
     pretrained = open_pretrained(path, checkpoint)
+    if pretrained.problem == LANGUAGE_MODELLING:
+        return exportable_imported_decoder(pretrained, length)
     rows = checked_length(length, row_length(pretrained), pretrained.model.position_limit)
     if pretrained.problem == TEXT_TO_TEXT:
         return exportable_encoder_decoder(pretrained, rows)
@@ -123,13 +130,24 @@ def exportable_decoder(path: Path, checkpoint: str, length: int | None) -> Expor
     rows = checked_length(length, config.model.position_limit or config.data.length, config.model.position_limit)
     graph, params = restore_for_inference(path, config, checkpoint, lambda: Decoder(config.model, rngs=nnx.Rngs(0)))
 
-    def call(model: Decoder, tokens_BL: Array, segments_BL: Array) -> dict[str, Array]:
-        return {'logits': model(tokens_BL, segments_BL)}
-
     file = path / TOKENIZER
     tokenizers = (file,) if file.is_file() else ()
     origin = f'{path} {describe_checkpoint(path, config, checkpoint)}'
-    return make_exportable(graph, params, call, {'tokens': rows, 'segments': rows}, (tokenizers, (), origin))
+    inputs = {'tokens': rows, 'segments': rows}
+    return make_exportable(graph, params, next_token_logits, inputs, (tokenizers, (), origin))
+
+
+def exportable_imported_decoder(pretrained: Pretrained, length: int | None) -> ExportableModel:
+    """Returns the logits of each next token, computed by the language model of a Hugging Face folder."""
+    rows = checked_length(length, row_length(pretrained), pretrained.model.position_limit)
+    graph, state = nnx.split(pretrained_decoder(pretrained))
+    inputs = {'tokens': rows, 'segments': rows}
+    return make_exportable(graph, nnx.to_pure_dict(state), next_token_logits, inputs, facts_of(pretrained))
+
+
+def next_token_logits(model: Decoder, tokens_BL: Array, segments_BL: Array) -> dict[str, Array]:
+    """Returns a decoder's logits [B, L, V] of each next token."""
+    return {'logits': model(tokens_BL, segments_BL)}
 
 
 def exportable_encoder_decoder(pretrained: Pretrained, length: int) -> ExportableModel:

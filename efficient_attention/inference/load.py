@@ -14,23 +14,21 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.data.pairs.pair_encoder import SourceOrTargetEncoder
 from efficient_attention.errors import InputError, require
-from efficient_attention.inference.generate import read_vocabulary
+from efficient_attention.inference.language_models import LanguageModel, imported_language_model, open_language_model
 from efficient_attention.inference.per_item_errors import map_items
 from efficient_attention.inference.pretrained_models import (
     pretrained_encoder,
     pretrained_module,
     pretrained_text_encoder,
 )
-from efficient_attention.inference.restore import restore_for_inference
 from efficient_attention.inference.translator import make_pretrained_pair_encoder, structural_ids
-from efficient_attention.interop.config_json_keys import TEXT_TO_TEXT
+from efficient_attention.interop.config_json_keys import LANGUAGE_MODELLING, TEXT_TO_TEXT
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.interop.workdir_import import is_decoder_run
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.workdir import print_plain_log_lines
-from efficient_attention.workdir.config_file import read_config
 
 AnyModel = TypeVar('AnyModel', Encoder, Decoder, EncoderDecoder)
 
@@ -133,8 +131,11 @@ def load(path: str | Path, kind: type | None = None, *, checkpoint: str = '') ->
     path = Path(path)
     if is_decoder_run(path):
         check_model_class(path, Decoder, kind)
-        return load_decoder(path, checkpoint)
+        return loaded_decoder(open_language_model(path, checkpoint))
     pretrained = open_pretrained(path, checkpoint)
+    if pretrained.problem == LANGUAGE_MODELLING:
+        check_model_class(path, Decoder, kind)
+        return loaded_decoder(imported_language_model(path, pretrained))
     if pretrained.problem != TEXT_TO_TEXT:
         check_model_class(path, Encoder, kind)
         text_encoder = pretrained_text_encoder(pretrained, path)
@@ -156,17 +157,13 @@ def check_model_class(path: Path, found: type, wanted: type | None) -> None:
         raise InputError(f'{path} has a model of the class {found.__name__}, and {wanted.__name__} was asked for')
 
 
-def load_decoder(workdir: Path, checkpoint: str) -> Loaded[Decoder]:
-    """Returns the language model in a workdir, with its bytes, characters, words or tokenizer pieces as tokens."""
-    run = read_config(workdir)
-    if run.data.units == 'pixels':
-        raise InputError(f'{workdir} holds a model of images, which has no tokenizer')
-    units = read_vocabulary(run.data.units, workdir)
+def loaded_decoder(language_model: LanguageModel) -> Loaded[Decoder]:
+    """Returns a language model with its bytes, characters, words or tokenizer pieces as tokens."""
+    config, units, graph, params = language_model
     tokenizer = LoadedTokenizer(
-        units.encode, lambda ids: units.decode(np.asarray(ids, np.int64)), units.size, run.model.position_limit
+        units.encode, lambda ids: units.decode(np.asarray(ids, np.int64)), units.size, config.position_limit
     )
-    graph, params = restore_for_inference(workdir, run, checkpoint, lambda: Decoder(run.model, rngs=nnx.Rngs(0)))
-    return Loaded(nnx.merge(graph, params), tokenizer, tokenizer, run.model)
+    return Loaded(nnx.merge(graph, params), tokenizer, tokenizer, config)
 
 
 def encoder_tokenizer(encoder: TextEncoder, longest: int | None) -> LoadedTokenizer:

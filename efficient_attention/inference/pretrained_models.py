@@ -11,6 +11,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.data.examples.text_encoder import TextEncoder, text_encoder
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained
+from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.quantized import store_int8_codes
 from efficient_attention.models.unstacked_layers import lay_out_for_inference
@@ -45,6 +46,18 @@ class EncoderWrapper(nnx.Module):
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.encoder = Encoder(config, rngs=rngs)
+
+
+class DecoderWrapper(nnx.Module):
+    """A module whose only attribute is a decoder, so that its parameter paths match the paths in a checkpoint."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.decoder = Decoder(config, rngs=rngs)
+
+
+def pretrained_decoder(pretrained: Pretrained) -> Decoder:
+    """Returns the decoder of a language model; raises InputError if the checkpoint lacks a parameter."""
+    return pretrained_module(lambda rngs: DecoderWrapper(pretrained.model, rngs=rngs), pretrained).decoder
 
 
 def pretrained_encoder(pretrained: Pretrained) -> Encoder:

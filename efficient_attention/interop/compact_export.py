@@ -12,7 +12,7 @@ from efficient_attention.interop.config_json_keys import TEXT_TO_TEXT
 from efficient_attention.interop.export_checksums import write_export_checksums
 from efficient_attention.interop.huggingface_export import quantized_params, write_json
 from efficient_attention.interop.int8_codes import packed, quantized_paths
-from efficient_attention.interop.pretrained import Pretrained
+from efficient_attention.interop.pretrained import Pretrained, check_convertible
 from efficient_attention.interop.safetensors_files import write_tensors
 from efficient_attention.interop.tokenizer_files import copy_tokenizer
 from efficient_attention.models.quantized import check_float_layers, check_some_rounded
@@ -30,6 +30,7 @@ def quantize(pretrained: Pretrained, mode: str, float_layers: tuple[str, ...] = 
     Raises:
         InputError: the model is an encoder-decoder, it already rounds otherwise, or a regex is invalid or unused.
     """
+    check_convertible(pretrained, 'quantized')
     if pretrained.problem == TEXT_TO_TEXT:
         raise InputError('an encoder-decoder cannot be quantized; only encoders can')
     own = pretrained.model.quantization, pretrained.model.float_layers
@@ -59,6 +60,7 @@ def save_compact(folder: Path, pretrained: Pretrained) -> None:
         InputError: the model is an encoder-decoder, or the folder is not empty.
         RunError: the disk is full.
     """
+    check_convertible(pretrained, 'written as a compact export')
     if pretrained.problem == TEXT_TO_TEXT:
         raise InputError('an encoder-decoder has no compact export; only encoders have')
     model, head = pretrained.model, pretrained.head

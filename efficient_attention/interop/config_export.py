@@ -30,12 +30,14 @@ from efficient_attention.interop.config_json_keys import (
 )
 from efficient_attention.interop.encoder_decoder_config_keys import encoder_decoder_config_json
 from efficient_attention.interop.huggingface_tensor_names import FAMILIES, HuggingFaceFamily
+from efficient_attention.interop.language_model_config_keys import language_model_config_json
 
 # A model of unknown family is tried in each Hugging Face family, in this order.
 # An export uses the family whose config.json lacks keys for the fewest fields; among equal families, the first.
 ORDER = ('bert', 'albert', 'roberta', 'distilbert', 'electra', 'big_bird', 'longformer')
 # order in which an export tries the families of encoder-decoders
 TEXT_TO_TEXT_ORDER = ('t5', 'bart', 'marian', 'pegasus')
+LANGUAGE_MODEL_ORDER = ('gpt2',)
 ENDINGS = {kind: ending for ending, (kind, _) in reversed(ARCHITECTURES.items()) if kind != 'none'}
 ENDINGS['multi_hop'] = ENDINGS['span']
 THEIR_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
@@ -90,7 +92,8 @@ def make_config_json(
         InputError: no family, or not this one, supports the model or the head; the message names the fields.
     """
     extra = dict(extra or {})
-    order = TEXT_TO_TEXT_ORDER if 'decoder' in parts else ORDER
+    is_decoder = 'decoder' in parts and 'encoder' not in parts
+    order = LANGUAGE_MODEL_ORDER if is_decoder else TEXT_TO_TEXT_ORDER if 'decoder' in parts else ORDER
     choices = {
         name: fit_to_family(FAMILIES[name], model, head, parts, extra) for name in ([family] if family else order)
     }
@@ -134,7 +137,12 @@ def model_in_family_keys(family: HuggingFaceFamily, model: ModelConfig, extra: M
         values['num_hidden_layers'] = model.layers // model.inner_layers
     if kind in SHIFTED:
         values['pad_token_id'] = max(model.position_offset - 1, 0)
-    values |= encoder_decoder_config_json(kind, model) if family.decoder else attention_config_json(kind, model, extra)
+    if family.is_language_model:
+        values |= language_model_config_json(model)
+    elif family.decoder:
+        values |= encoder_decoder_config_json(kind, model)
+    else:
+        values |= attention_config_json(kind, model, extra)
     try:
         read = parse_model_config(values, family)
     except InputError as error:
@@ -195,7 +203,7 @@ def architecture(family: HuggingFaceFamily, head: HeadConfig, parts: frozenset[s
 def head_config_json(
     family: HuggingFaceFamily, model: ModelConfig, head: HeadConfig, labels: tuple[str, ...]
 ) -> Values:
-    """Returns the config.json keys about a head: its labels, dropout and activation; {} for an encoder-decoder."""
+    """Returns the config.json keys about a head: its labels, dropout and activation; {} for a model with a decoder."""
     values: Values = {}
     if family.decoder:
         return values
@@ -224,6 +232,8 @@ def head_incompatibilities(
     misfits = []
     if bool(family.decoder) != ('decoder' in parts):
         misfits.append('no decoder' if family.decoder else 'a decoder')
+    if bool(family.encoder) != ('encoder' in parts):
+        misfits.append('no encoder' if family.encoder else 'an encoder')
     if 'masked_lm' in parts and family.is_masked_lm_erf and model.activation != 'gelu_erf':
         misfits.append(f"model.activation {model.activation!r} where the masked-LM head has 'gelu_erf'")
     if 'pair' in parts and not family.pair:

@@ -19,6 +19,7 @@ from efficient_attention.interop.config_json_keys import (
     FIXED,
     GLOBAL_TOKENS,
     INERT,
+    LANGUAGE_MODELLING,
     MULTI_LABEL,
     NUMBERS,
     OUR_EXAMPLES,
@@ -38,6 +39,10 @@ from efficient_attention.interop.encoder_decoder_config_keys import (
     with_default_keys,
 )
 from efficient_attention.interop.huggingface_tensor_names import FAMILIES, HuggingFaceFamily
+from efficient_attention.interop.language_model_config_keys import (
+    check_language_model_settings,
+    with_feed_forward_width,
+)
 from efficient_attention.workdir.checkpoint_reader import FOLDER as CHECKPOINTS
 from efficient_attention.workdir.config_file import REWRITTEN
 
@@ -110,8 +115,10 @@ def parse_config_json(values: Values) -> ModelDescription:
         InputError: an unknown family or architecture, a missing key, or an unsupported setting.
     """
     family, ending = detect_family(values)
-    if family.decoder:
+    if family.is_encoder_decoder:
         return parse_encoder_decoder(values, family, ending)
+    if family.is_language_model:
+        return parse_language_model(values, family, ending)
     for key, inert in INERT.items():
         if key in values and values[key] not in inert and not _is_unused_key(key, values, ending):
             raise InputError(f'{key} is {values[key]!r}; read here: {" or ".join(map(repr, inert)) or "without it"}')
@@ -166,6 +173,14 @@ def parse_encoder_decoder(values: Values, family: HuggingFaceFamily, ending: str
     )
 
 
+def parse_language_model(values: Values, family: HuggingFaceFamily, ending: str) -> ModelDescription:
+    """Returns the decoder that a language model's config.json describes."""
+    check_language_model_settings(values)
+    check_custom_key(values)
+    model = parse_model_config(values, family)
+    return ModelDescription(family, ending, model, HeadConfig(), (), LANGUAGE_MODELLING, examples={}, thresholds={})
+
+
 def _is_unused_key(key: str, values: Values, ending: str) -> bool:
     """Returns whether an unsupported config.json key has no effect on the class of model that config.json names."""
     if key == 'tie_word_embeddings':
@@ -210,7 +225,7 @@ def parse_model_config(values: Values, family: HuggingFaceFamily) -> ModelConfig
     """
     kind = family.model_type
     fields: dict[str, Any] = dict(FIXED[kind])
-    values = with_default_keys(values, kind)
+    values = with_feed_forward_width(values) if family.is_language_model else with_default_keys(values, kind)
     for field, (key, default) in FIELDS[kind].items():
         fields[field] = (
             parse_activation(values, key, default)

@@ -56,6 +56,20 @@ T5: Fields = {
     'init_std': ('initializer_factor', 1.0),
     'activation': ('feed_forward_proj', 'relu'),
 }
+GPT2: Fields = {
+    'vocab_size': ('vocab_size', None),
+    'width': ('n_embd', None),
+    'layers': ('n_layer', None),
+    'heads': ('n_head', None),
+    'feed_forward_width': ('n_inner', None),
+    'max_length': ('n_positions', 1024),
+    'scaled_logits': ('scale_attn_weights', True),
+    'norm_epsilon': ('layer_norm_epsilon', 1e-5),
+    'dropout_rate': ('resid_pdrop', 0.1),
+    'attention_dropout_rate': ('attn_pdrop', 0.1),
+    'init_std': ('initializer_range', 0.02),
+    'activation': ('activation_function', 'gelu_new'),
+}
 FIELDS: dict[str, Fields] = {
     'bert': BERT,
     'roberta': BERT,
@@ -87,6 +101,7 @@ FIELDS: dict[str, Fields] = {
     'bart': BART,
     'marian': BART,
     'pegasus': BART,
+    'gpt2': GPT2,
 }
 SINUSOIDAL = {'token_types': 0, 'positions': 'sinusoidal', 'embedding_norm': False, 'norm_epsilon': 1e-5}
 T5_FIXED = {
@@ -116,6 +131,7 @@ FIXED: dict[str, dict[str, Any]] = {
     'bart': {'token_types': 0, 'position_offset': 2, 'norm_epsilon': 1e-5},
     'marian': SINUSOIDAL,
     'pegasus': SINUSOIDAL | {'norm': 'pre'},
+    'gpt2': {'token_types': 0, 'embedding_norm': False, 'norm': 'pre', 'attention': 'causal'},
 }
 # In RoBERTa and Longformer, the number of the first position is the padding token's id + 1.
 SHIFTED = ('roberta', 'longformer')
@@ -162,6 +178,16 @@ INERT: dict[str, tuple[Any, ...]] = {
     'autoregressive': (False,),
     'attention_dilation': (),
 }
+LANGUAGE_MODELLING = 'language_modelling'  # the value of `problem` for every model that is only a decoder
+# Unsupported settings of language models: config.json key -> the values with which the setting has no effect.
+# `reorder_and_upcast_attn` is missing here, because it only changes the precision of rounding.
+LANGUAGE_MODEL_INERT: dict[str, tuple[Any, ...]] = {
+    'add_cross_attention': (False,),
+    'is_encoder_decoder': (False,),
+    'tie_word_embeddings': (True,),
+    'scale_attn_by_inverse_layer_idx': (False,),
+    'pruned_heads': ({}, None),
+}
 TEXT_TO_TEXT = 'text_to_text'  # the value of `problem` for every encoder-decoder
 MULTI_LABEL, NUMBERS = 'multi_label_classification', 'regression'  # two values of the config.json key `problem_type`
 # this project's name of the problem for regression with several outputs per row
@@ -191,7 +217,10 @@ OUR_FIELDS_OF = {
     'bart': ('kernel_init',),
     'marian': ('kernel_init',),
     'pegasus': ('kernel_init',),
+    'gpt2': ('feed_forward_dropout_rate', 'final_dropout', 'kernel_init'),
 }
+# Fields of OUR_FIELDS that a family has by itself. transformers would compute other numbers if OUR_KEY stated them.
+NOT_OURS_OF = {'gpt2': ('attention',)}
 # Predictions depend on these fields of a run's `examples` config, so exports keep them under OUR_KEY.
 OUR_EXAMPLES = marked_fields(ExamplesConfig, EXPORTED)
 # Predictions of encoder-decoders depend on these fields of a run's `pairs` config.
@@ -209,4 +238,5 @@ def custom_key_fields(kind: str) -> tuple[str, ...]:
     """Returns the names of the model fields that exports of a family keep under this project's own key in
     config.json.
     """
-    return (*OUR_FIELDS, *OUR_FIELDS_OF.get(kind, ()))
+    own = NOT_OURS_OF.get(kind, ())
+    return (*(name for name in OUR_FIELDS if name not in own), *OUR_FIELDS_OF.get(kind, ()))

@@ -14,7 +14,7 @@ from efficient_attention.config.dict_conversion import check_integer_not_too_lar
 from efficient_attention.config.layer_numbers import parse_layer_list
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.pretrained import Pretrained
+from efficient_attention.interop.pretrained import Pretrained, check_convertible
 from efficient_attention.models.device_memory import check_host_fits
 
 FIELD = 'train.start_layers'
@@ -37,6 +37,7 @@ def pick_layers(pretrained: Pretrained, layers: str) -> Pretrained:
     """
     model = pretrained.model
     numbers = parse_layer_list(FIELD, layers, model.layers)
+    check_convertible(pretrained, 'reduced to some of its layers')
     if model.decoder_layers:
         raise InputError(f'{FIELD} is {layers!r}; layers of an encoder-decoder cannot be picked')
     if model.has_layer_specific_sizes:
@@ -96,6 +97,7 @@ def extend_positions(
     longer = dataclasses.replace(model, **fields)
     if longer == model:
         return pretrained
+    check_convertible(pretrained, 'given other positions or another attention')
     return dataclasses.replace(
         pretrained, model=longer, params=lambda: longer_params(pretrained.params(), model, longer), codes=None
     )

@@ -7,6 +7,8 @@ from typing import Any
 
 from efficient_attention.atomic_files import atomic_folder
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.data.tokenizers.text_to_text_special_ids import find_text_to_text_special_ids
 from efficient_attention.errors import InputError
 from efficient_attention.interop.compressed_tensors import (
     check_compressible,
@@ -24,7 +26,7 @@ from efficient_attention.interop.int8_codes import Flat, flatten_by_path, quanti
 from efficient_attention.interop.low_rank_factors import multiply_factors
 from efficient_attention.interop.output_layers import with_duplicate_tensors
 from efficient_attention.interop.padded_layers import pad_layers, padded_config
-from efficient_attention.interop.pretrained import Pretrained
+from efficient_attention.interop.pretrained import Pretrained, check_convertible
 from efficient_attention.interop.safetensors_files import write_tensors
 from efficient_attention.interop.target_token_ids import (
     pretrained_generation_config,
@@ -61,6 +63,7 @@ def save_pretrained(
     if pretrained.run is not None and pretrained.run.pairs.reverse_source:
         raise InputError('pairs.reverse_source is True; no tokenizer of a Hugging Face folder reverses texts')
     if compresses:
+        check_convertible(pretrained, 'exported in 8 bits')
         check_compressible(pretrained.model, pretrained.head)
     params = pad_layers(pretrained.model, multiply_factors(pretrained.params()))
     tokenizer = pretrained.tokenizer if tokenizer is None else tokenizer
@@ -76,7 +79,9 @@ def save_pretrained(
     family = FAMILIES[values['model_type']]
     check_padding(family, pretrained.model, tokenizer)
     generation = pretrained.generation
-    if family.decoder and tokenizer is not None:
+    if family.is_language_model:
+        values |= end_of_text_json(pretrained, tokenizer)
+    elif family.decoder and tokenizer is not None:
         values = with_token_ids(values, trained_token_ids(pretrained, tokenizer))
         generation = generation or pretrained_generation_config(pretrained, tokenizer)
     listed = list_checkpoint_tensors(
@@ -102,6 +107,18 @@ def save_pretrained(
         if generation:
             write_json(partial / GENERATION, generation)
         write_export_checksums(partial)
+
+
+def end_of_text_json(pretrained: Pretrained, tokenizer: Path | None) -> dict[str, Any]:
+    """Returns the config.json keys of a language model's end-of-text id: the id between documents, or null.
+
+    Without these keys, transformers would take GPT-2's id. Keys of an imported config.json are kept.
+    """
+    keys = ('bos_token_id', 'eos_token_id')
+    if any(key in pretrained.extra for key in keys):
+        return {}
+    loaded = None if tokenizer is None else load_tokenizer(tokenizer, lowercase=pretrained.lowercase)
+    return dict.fromkeys(keys, loaded and find_text_to_text_special_ids(loaded, str(tokenizer)).end)
 
 
 def quantized_params(pretrained: Pretrained) -> Flat:
@@ -141,5 +158,6 @@ def heads_of_pretrained(pretrained: Pretrained, names: frozenset[str]) -> Checkp
         has_pooler='pooler' in names,
         has_pair='pair' in names,
         has_detector='detector' in names,
-        has_decoder='decoder' in names,
+        has_decoder={'encoder', 'decoder'} <= names,
+        is_decoder='decoder' in names and 'encoder' not in names,
     )

@@ -99,7 +99,7 @@ def find_heads_in_file(known: ModelDescription, found: Mapping[str, str]) -> Che
     """
     family, ending = known.family, known.ending
     if family.decoder:
-        return CheckpointHeads(has_decoder=True)
+        return CheckpointHeads(has_decoder=family.is_encoder_decoder, is_decoder=family.is_language_model)
     if known.head.kind != 'none':
         return CheckpointHeads(known.head)
     if family.detector and ending == 'ForPreTraining':

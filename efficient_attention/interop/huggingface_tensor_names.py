@@ -27,7 +27,7 @@ NO_HEAD = PooledHeadNames({}, '')
 @dataclasses.dataclass(frozen=True)
 class HuggingFaceFamily:
     """Tensor and class names of one Hugging Face `model_type`. An encoder-decoder has a `decoder` table, and no tables
-    for heads of encoders.
+    for heads of encoders. A language model has only a `decoder` table.
     """
 
     model_type: str
@@ -55,6 +55,20 @@ class HuggingFaceFamily:
     harmless: tuple[str, ...] = ()
     # model fields that the importer reads from the tensors, because config.json does not state them
     output_fields: tuple[str, ...] = ()
+    is_input_first: bool = False  # True if kernels have the shape [inputs, outputs], as in this project
+    # Tensor names that several modules have. Such a tensor holds their outputs side by side, in the table's order.
+    # Only a family with `is_input_first` may have such tensors.
+    fused: tuple[str, ...] = ()
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether models of the family have an encoder and a decoder."""
+        return bool(self.encoder and self.decoder)
+
+    @property
+    def is_language_model(self) -> bool:
+        """Whether models of the family have only a decoder."""
+        return bool(self.decoder) and not self.encoder
 
 
 EMBEDDINGS = {
@@ -201,6 +215,24 @@ BART_DECODER = {
 COPIES = ('encoder.embed_tokens.weight', 'decoder.embed_tokens.weight', 'lm_head.weight')
 SINUSOIDS = ('encoder.embed_positions.weight', 'decoder.embed_positions.weight')
 GENERATION = ('ForConditionalGeneration',)
+
+# ---- language models ----
+
+_FUSED, _GPT2 = '.h.{layer}.attn.c_attn', '.h.{layer}'
+GPT2_DECODER = {
+    'decoder/embeddings/token': '.wte',
+    'decoder/embeddings/position': '.wpe',
+    f'{_DECODER}/attention_norm': f'{_GPT2}.ln_1',
+    f'{_DECODER}/attention/query': _FUSED,
+    f'{_DECODER}/attention/key': _FUSED,
+    f'{_DECODER}/attention/value': _FUSED,
+    f'{_DECODER}/attention/out': f'{_GPT2}.attn.c_proj',
+    f'{_DECODER}/feed_forward_norm': f'{_GPT2}.ln_2',
+    f'{_DECODER}/feed_forward/up': f'{_GPT2}.mlp.c_fc',
+    f'{_DECODER}/feed_forward/down': f'{_GPT2}.mlp.c_proj',
+    'decoder/norm': '.ln_f',
+}
+GPT2_MASKS = ('h.*.attn.bias', 'h.*.attn.masked_bias')  # buffers of the causal mask
 
 T5 = HuggingFaceFamily(
     't5',
@@ -363,6 +395,18 @@ FAMILIES = {
             copies=COPIES,
             harmless=(*SINUSOIDS, 'final_logits_bias'),
             output_fields=('output_bias',),
+        ),
+        HuggingFaceFamily(
+            'gpt2',
+            'GPT2',
+            'transformer',
+            encoder={},
+            decoder=GPT2_DECODER,
+            generators=('LMHeadModel',),
+            copies=('lm_head.weight',),
+            harmless=GPT2_MASKS,
+            is_input_first=True,
+            fused=(_FUSED,),
         ),
     )
 }

@@ -15,7 +15,7 @@ from efficient_attention.config.model import RANK_KINDS, ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.compact_import import heads_by_parameter_names
 from efficient_attention.interop.low_rank_factors import factor_params
-from efficient_attention.interop.pretrained import Pretrained, check_not_quantized
+from efficient_attention.interop.pretrained import Pretrained, check_convertible, check_not_quantized
 from efficient_attention.interop.tensor_conversion import parameter_shapes
 
 
@@ -57,6 +57,7 @@ def low_rank(
 
 def check_can_factor(pretrained: Pretrained, share: float | None) -> None:
     """Raises InputError if a model's kernels cannot be factored at any rank, or if `share` is not between 0 and 1."""
+    check_convertible(pretrained, 'factored')
     model = pretrained.model
     if model.decoder_layers:
         raise InputError('the kernels of an encoder-decoder cannot be factored; only those of encoders can')

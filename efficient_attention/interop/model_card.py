@@ -13,7 +13,7 @@ import efficient_attention
 from efficient_attention.atomic_files import write_atomically
 from efficient_attention.config.dict_conversion import to_dict
 from efficient_attention.config.run import RunConfig
-from efficient_attention.interop.config_json_keys import TEXT_TO_TEXT
+from efficient_attention.interop.config_json_keys import LANGUAGE_MODELLING, TEXT_TO_TEXT
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.interop.workdir_import import parse_requested_checkpoint
 from efficient_attention.workdir.checkpoint_average import AverageChoice
@@ -32,6 +32,7 @@ TASKS = {
     'multi_hop': 'question-answering',
     'fill_mask': 'fill-mask',
     TEXT_TO_TEXT: 'text2text-generation',
+    LANGUAGE_MODELLING: 'text-generation',
     'none': 'feature-extraction',
 }
 

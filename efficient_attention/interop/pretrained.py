@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from efficient_attention.errors import InputError
-from efficient_attention.interop.config_json_keys import TEXT_TO_TEXT
+from efficient_attention.interop.config_json_keys import LANGUAGE_MODELLING, TEXT_TO_TEXT
 from efficient_attention.interop.trained_model import Pretrained as Pretrained
 
 
@@ -40,18 +40,35 @@ def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
 
 
 def open_encoder(path: Path, checkpoint: str = '') -> Pretrained:
-    """Opens the trained model in a folder, as `open_pretrained` does; raises InputError if the model is an
-    encoder-decoder.
-    """
+    """Opens the trained model in a folder, as `open_pretrained` does; raises InputError as `check_encoder` does."""
     pretrained = open_pretrained(path, checkpoint)
     check_encoder(path, pretrained)
     return pretrained
 
 
 def check_encoder(path: Path, pretrained: Pretrained) -> None:
-    """Raises InputError if a model is an encoder-decoder instead of an encoder; `path` is named in the message."""
+    """Raises InputError if a model has a decoder; `path` is named in the message."""
+    check_no_language_model(path, pretrained)
     if pretrained.problem == TEXT_TO_TEXT:
         raise InputError(f'{path} holds an encoder-decoder; a model with only an encoder is needed')
+
+
+def check_no_language_model(path: Path, pretrained: Pretrained) -> None:
+    """Raises InputError if a model is only a decoder; `path` is named in the message."""
+    if pretrained.problem == LANGUAGE_MODELLING:
+        raise InputError(
+            f'{path} holds a language model, and an encoder or an encoder-decoder is needed; the command `generate` '
+            "and the pipeline 'text-generation' generate text with a language model"
+        )
+
+
+def check_convertible(pretrained: Pretrained, how: str) -> None:
+    """Raises InputError if a model is only a decoder, because such a model cannot be changed before an export.
+
+    `how` names the change, such as 'quantized'.
+    """
+    if pretrained.problem == LANGUAGE_MODELLING:
+        raise InputError(f'a language model cannot be {how}; only models with an encoder can')
 
 
 def check_not_quantized(pretrained: Pretrained) -> None:

@@ -16,7 +16,7 @@ from efficient_attention.attention.sparsemax.definition import Sparsemax
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.padded_layers import stack_layers, with_encoder_stack
-from efficient_attention.interop.pretrained import Pretrained, check_not_quantized
+from efficient_attention.interop.pretrained import Pretrained, check_convertible, check_not_quantized
 from efficient_attention.models.uneven_stack import equal_layer_groups
 from efficient_attention.modules.feed_forward import ACTIVATION_FUNCTIONS
 
@@ -42,6 +42,7 @@ def shrink(pretrained: Pretrained) -> Pretrained:
     Raises:
         InputError: no whole head or unit is masked, or heads cannot be removed from these layers.
     """
+    check_convertible(pretrained, 'shrunk')
     model = pretrained.model
     if model.has_layer_specific_sizes:
         raise InputError('the model is shrunk already; its layers differ in heads or units')

@@ -19,6 +19,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.interop.huggingface_tensor_names import HuggingFaceFamily, Names
 from efficient_attention.interop.safetensors_files import SafetensorsFolder
 from efficient_attention.models.bidirectional_lm import TwoWayLanguageModel
+from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.models.fine_tuning import FineTuningModel
@@ -51,6 +52,9 @@ class ParameterTensors:
     is_stacked: bool
     is_transposed: bool
     is_row: bool = False  # True if the tensor is stored with shape [1, n]
+    # The parameter is block number `block` of `blocks` equal blocks along the last axis of each tensor.
+    block: int = 0
+    blocks: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +69,7 @@ class CheckpointHeads:
     has_detector: bool = False
     has_two_ways: bool = False  # True if the encoder is part of a bidirectional language model
     has_decoder: bool = False  # True if the encoder is part of an encoder-decoder
+    is_decoder: bool = False  # True if the model is only a decoder, and has no encoder
 
 
 def list_checkpoint_tensors(
@@ -82,13 +87,16 @@ def list_checkpoint_tensors(
         if module not in names:
             raise InputError(f'{family.model_type} checkpoints have no place for {path}')
         name = names[module] if path == OUTPUT_BIAS else f'{names[module]}.{LEAVES[kind]}'
-        tensors.append(_parameter_tensors(path, name, leaf.shape, model))
+        tensor = _parameter_tensors(path, name, leaf.shape, model, is_input_first=family.is_input_first)
+        if names[module] in family.fused:
+            tensor = _as_block(tensor, module, [own for own, shared in names.items() if shared == names[module]])
+        tensors.append(tensor)
     return tensors
 
 
 def huggingface_module_names(family: HuggingFaceFamily, parts: CheckpointHeads) -> dict[str, str]:
     """Returns {module path: Hugging Face name} for each module that a model with these prediction heads may have."""
-    if parts.has_decoder:
+    if parts.has_decoder or parts.is_decoder:
         return dict(family.encoder) | dict(family.decoder)
     kind = parts.head.kind
     heads: dict[str, Names] = {
@@ -114,6 +122,8 @@ def parameter_shapes(model: ModelConfig, parts: CheckpointHeads) -> dict[str, An
         rngs = nnx.Rngs(0)
         if parts.has_decoder:
             return nnx.to_pure_dict(nnx.state(EncoderDecoder(model, rngs=rngs)))
+        if parts.is_decoder:
+            return {'decoder': nnx.to_pure_dict(nnx.state(Decoder(model, rngs=rngs)))}
         if parts.has_two_ways:
             return nnx.to_pure_dict(nnx.state(TwoWayLanguageModel(model, rngs=rngs)))
         if parts.head.kind != 'none':
@@ -137,7 +147,9 @@ def parameter_shapes(model: ModelConfig, parts: CheckpointHeads) -> dict[str, An
     return jax.eval_shape(make)
 
 
-def _parameter_tensors(path: str, name: str, shape: tuple[int, ...], model: ModelConfig) -> ParameterTensors:
+def _parameter_tensors(
+    path: str, name: str, shape: tuple[int, ...], model: ModelConfig, *, is_input_first: bool
+) -> ParameterTensors:
     is_layer = path.startswith(LAYERS)
     is_stacked = is_layer and model.is_stacked
     inner = model.inner_layers if model.sharing == 'all' else 1
@@ -150,8 +162,15 @@ def _parameter_tensors(path: str, name: str, shape: tuple[int, ...], model: Mode
     shape = shape[1:] if is_stacked else shape
     if path == OUTPUT_BIAS:
         return ParameterTensors(path, tuple(names), (1, *shape), is_stacked, is_transposed=False, is_row=True)
-    is_transposed = path.endswith('/kernel')
+    is_transposed = path.endswith('/kernel') and not is_input_first
     return ParameterTensors(path, tuple(names), shape[::-1] if is_transposed else shape, is_stacked, is_transposed)
+
+
+def _as_block(tensor: ParameterTensors, module: str, modules: list[str]) -> ParameterTensors:
+    """Returns a parameter as one block of a tensor that holds the outputs of these modules side by side."""
+    *before, width = tensor.shape
+    whole = (*before, width * len(modules))
+    return dataclasses.replace(tensor, shape=whole, block=modules.index(module), blocks=len(modules))
 
 
 def read_tensors(
@@ -172,6 +191,8 @@ def read_tensors(
     for tensor in tensors:
         rows = [folder.read(found[name.lstrip('.')]) for name in tensor.names]
         rows = [row.T if tensor.is_transposed else row[0] if tensor.is_row else row for row in rows]
+        if tensor.blocks > 1:
+            rows = [np.split(row, tensor.blocks, axis=-1)[tensor.block] for row in rows]
         arrays[tensor.path] = np.stack(rows) if tensor.is_stacked else rows[0]
     return unflatten_dict(arrays, sep='/')
 
@@ -203,22 +224,26 @@ def export_tensors(
     Raises:
         InputError: parameters are missing, of another shape, or have no name in the file; the message lists them.
     """
-    arrays, written = flatten_dict(params, sep='/'), {}
+    arrays, written = flatten_dict(params, sep='/'), dict[str, dict[int, np.ndarray]]()
     faults = []
     for tensor in tensors:
         array = arrays.pop(tensor.path, None)
         whole = tensor.shape[::-1] if tensor.is_transposed else tensor.shape[tensor.is_row :]
+        whole = (*whole[:-1], whole[-1] // tensor.blocks)
         whole = (len(tensor.names), *whole) if tensor.is_stacked else whole
         if array is None or array.shape != whole:
             faults.append(f'{tensor.path} is {"missing" if array is None else f"{array.shape}, not {whole}"}')
             continue
         for name, row in zip(tensor.names, array if tensor.is_stacked else [array], strict=True):
             row = row.T if tensor.is_transposed else row[None] if tensor.is_row else row
-            written[exported_tensor_name(family, name, is_bare=is_bare)] = row
+            written.setdefault(exported_tensor_name(family, name, is_bare=is_bare), {})[tensor.block] = row
     faults += [f'{path} has no name in a {family.model_type} checkpoint' for path in arrays]
     if faults:
         raise InputError(f'the parameters do not fit: {format_name_list(faults)}')
-    return written
+    return {
+        name: blocks[0] if len(blocks) == 1 else np.concatenate([blocks[number] for number in sorted(blocks)], axis=-1)
+        for name, blocks in written.items()
+    }
 
 
 def exported_tensor_name(family: HuggingFaceFamily, name: str, *, is_bare: bool) -> str:

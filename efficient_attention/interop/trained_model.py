@@ -14,7 +14,7 @@ from efficient_attention.config.run import RunConfig
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """A trained model opened from a folder or workdir: an encoder with its heads, or an encoder-decoder.
+    """A trained model opened from a folder or workdir: an encoder with its heads, an encoder-decoder, or a decoder.
 
     Parameters are loaded only when `params` is called.
     """
@@ -22,7 +22,8 @@ class Pretrained:
     model: ModelConfig
     head: HeadConfig  # The head's kind is 'none' for an encoder without a prediction head, or for a pretraining model.
     labels: tuple[str, ...]  # label names in the order of the model's outputs; () = the outputs have no names
-    # `problem` is a value of `ExamplesConfig.problem` or `SEVERAL`, 'fill_mask', 'text_to_text' or 'none' (no head).
+    # `problem` is a value of `ExamplesConfig.problem` or `SEVERAL`, 'fill_mask', 'text_to_text', 'language_modelling'
+    # (only a decoder) or 'none' (no head).
     problem: str
     family: str  # Hugging Face `model_type`, a key of `FAMILIES`; '' for a model from a workdir
     tokenizer: Path | None  # path of the tokenizer's file
@@ -30,6 +31,7 @@ class Pretrained:
     # `params` returns the parameters as nested dicts of float32 NumPy arrays, by this project's module paths.
     # The dicts contain 'encoder' and, if present, 'masked_lm', 'pooler', 'pair', 'head' and 'detector' (of ELECTRA).
     # The dicts of an encoder-decoder also contain 'decoder', with the embedding table that encoder and decoder share.
+    # The dicts of a language model contain only 'decoder'.
     params: Callable[[], dict[str, Any]]
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # content of the imported config.json
     # content of the imported generation_config.json

@@ -17,7 +17,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.data.preparation.cache_folder import TARGET_TOKENIZER, TOKENIZER
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_import import read_config_json
-from efficient_attention.interop.config_json_keys import OUR_EXAMPLES, OUR_PAIRS, TEXT_TO_TEXT
+from efficient_attention.interop.config_json_keys import LANGUAGE_MODELLING, OUR_EXAMPLES, OUR_PAIRS, TEXT_TO_TEXT
 from efficient_attention.interop.tensor_conversion import CheckpointHeads, parameter_shapes
 from efficient_attention.interop.trained_model import Pretrained
 from efficient_attention.models.device_memory import check_host_fits
@@ -27,25 +27,23 @@ from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.model_params import restore_params
 
 READ = ('pretraining', 'fine_tuning', 'text_to_text')  # the tasks that train a model with an encoder
+Params = dict[str, Any]
 THRESHOLD = '_threshold'  # names of threshold metrics end with this text
 
 
-def read_encoder_run_config(workdir: Path) -> RunConfig:
-    """Returns the config of a run that trained an encoder or an encoder-decoder.
+def read_model_run_config(workdir: Path) -> RunConfig:
+    """Returns the config of a run whose model can be opened outside the run.
 
     Raises:
-        InputError: there is no run, or the run trained a language model. A bidirectional language model over a
-            tokenizer's pieces is allowed.
+        InputError: there is no run, or the run trained a bidirectional language model, but not over a tokenizer's
+            pieces.
     """
     config = read_config(workdir)
-    is_two_way = config.model.directions_apart and config.data.units == 'tokenizer'
-    if config.task not in READ and not is_two_way:
+    units = config.data.units
+    if config.task == LANGUAGE_MODELLING and config.model.directions_apart and units != 'tokenizer':
         raise InputError(
-            f'{workdir} holds a language model, and an encoder or an encoder-decoder is needed: '
-            f'a run of {" or ".join(READ)}, '
-            "or a language model with model.directions_apart and data.units 'tokenizer'; "
-            "the command `generate` and the pipeline 'text-generation' generate text with a language model, "
-            'the command `eval` evaluates it'
+            f'{workdir} holds a language model with model.directions_apart and data.units {units!r}; as an encoder, '
+            "such a model needs data.units 'tokenizer'"
         )
     return config
 
@@ -56,7 +54,7 @@ def is_decoder_run(path: Path) -> bool:
     Raises:
         InputError: the folder's config.json cannot be read.
     """
-    if read_config_json(path).get('task') != 'language_modelling':
+    if read_config_json(path).get('task') != LANGUAGE_MODELLING:
         return False
     return not read_config(path).model.directions_apart
 
@@ -67,8 +65,9 @@ def heads_of_run(config: RunConfig) -> CheckpointHeads:
         return CheckpointHeads(config.head)
     if config.task == 'text_to_text':
         return CheckpointHeads(has_decoder=True)
-    if config.task == 'language_modelling':
-        return CheckpointHeads(has_two_ways=True)
+    if config.task == LANGUAGE_MODELLING:
+        is_two_way = config.model.directions_apart
+        return CheckpointHeads(has_two_ways=is_two_way, is_decoder=not is_two_way)
     has_pairs = config.data.pairs != 'none'
     return CheckpointHeads(has_masked_lm=True, has_pooler=has_pairs, has_pair=has_pairs)
 
@@ -118,8 +117,8 @@ def checkpoint_thresholds(workdir: Path, config: RunConfig, checkpoint: str = ''
 
 
 def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> dict[str, Any]:
-    """Loads the parameters of a run's checkpoint, as nested dicts of float32 NumPy arrays. Of a language model, only
-    the encoder's parameters are returned.
+    """Loads the parameters of a run's checkpoint, as nested dicts of float32 NumPy arrays. Of a bidirectional language
+    model, only the encoder's parameters are returned.
 
     Args:
         workdir: the folder.
@@ -132,7 +131,9 @@ def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> di
     """
     reader = CheckpointReader(workdir)
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    shapes = parameter_shapes(config.model, heads_of_run(config))
+    heads = heads_of_run(config)
+    shapes = parameter_shapes(config.model, heads)
+    shapes = shapes['decoder'] if heads.is_decoder else shapes
     needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
     check_host_fits(needed, f'{workdir}: its parameters')
 
@@ -141,20 +142,24 @@ def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> di
 
     wanted = parse_requested_checkpoint(reader, config, checkpoint)
     restored = restore_params(reader, config, lay_out(shapes), wanted, lay_out)
-    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), restored.state)
+    params: Params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), restored.state)
+    if heads.is_decoder:
+        return {'decoder': params}
     return {name: group for name, group in params.items() if name == 'encoder' or config.task in READ}
 
 
 def read_workdir(path: Path, checkpoint: str) -> Pretrained:
     """Returns the trained model in a run's workdir, with the parameters of one checkpoint; raises InputError as
-    `read_encoder_run_config` does.
+    `read_model_run_config` does.
     """
-    config = read_encoder_run_config(path)
+    config = read_model_run_config(path)
+    is_two_way = config.model.directions_apart and config.task == LANGUAGE_MODELLING
     is_fine_tuned = config.task == 'fine_tuning'
     file = path / TOKENIZER
-    problems = {'fine_tuning': config.examples.problem, 'text_to_text': TEXT_TO_TEXT, 'language_modelling': 'none'}
+    problems = {'fine_tuning': config.examples.problem, 'text_to_text': TEXT_TO_TEXT}
+    problems[LANGUAGE_MODELLING] = 'none' if is_two_way else LANGUAGE_MODELLING
     return Pretrained(
-        model=without_output_layer_fields(config.model) if config.task == 'language_modelling' else config.model,
+        model=without_output_layer_fields(config.model) if is_two_way else config.model,
         head=config.head if is_fine_tuned else HeadConfig(),
         labels=config.examples.labels if is_fine_tuned else (),
         problem=problems.get(config.task, 'fill_mask'),
@@ -176,7 +181,7 @@ def read_workdir(path: Path, checkpoint: str) -> Pretrained:
 
 
 def without_output_layer_fields(model: ModelConfig) -> ModelConfig:
-    """Returns the model config of a language model without the fields that only its output layer reads."""
+    """Returns the config of a bidirectional language model without the fields that only its output layer reads."""
     return dataclasses.replace(
         model, **{name: unread for name, (_, unread) in unread_fields(model, 'fine_tuning').items()}
     )

@@ -39,7 +39,7 @@ def main() -> None:
 def define_flags() -> flags.FlagValues:
     """Defines the command-line flags of this program, and returns them."""
     options = flags.FlagValues()
-    define_workdir(options=options)
+    define_workdir('Folder of a language model: a run, or a Hugging Face folder.', options=options)
     flags.DEFINE_string('prompt', None, 'The text to continue.', flag_values=options)
     flags.DEFINE_integer('max_tokens', 200, 'Bytes, characters, words or pieces to add.', flag_values=options)
     flags.DEFINE_float('temperature', 1.0, '0 = always the most probable token.', flag_values=options)

@@ -18,6 +18,7 @@ from efficient_attention.data.text.batches import evaluation_batches, memory_eva
 from efficient_attention.data.text.prepare import prepare_text
 from efficient_attention.data.text.prepared_text import PreparedText
 from efficient_attention.data.text.rows import TextRows, check_enough_targets
+from efficient_attention.data.text.text_units import TokenizerUnits
 from efficient_attention.errors import InputError, require
 from efficient_attention.models.bidirectional_lm import TwoWayLanguageModel
 from efficient_attention.models.decoder import Decoder, check_causal
@@ -99,6 +100,12 @@ class LanguageModellingTask(Task):
         share = self.data.held_out
         notes = held_out_share_note(share, documents, tokens) if self.data.splitting == 'documents' else []
         return [*notes, *few_held_out_note(share, tokens)]
+
+    @property
+    def vocabulary(self) -> dict[str, int] | None:
+        """Returns the tokenizer's pieces and their ids; None if ids are bytes, characters, words or pixels."""
+        units = self.text.units
+        return units.tokenizer.get_vocab() if isinstance(units, TokenizerUnits) else None
 
     def rows_per_epoch(self) -> int:
         """Returns the number of windows into which the training text can be cut without overlap.

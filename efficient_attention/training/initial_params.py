@@ -16,9 +16,9 @@ import numpy as np
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, require
-from efficient_attention.interop.config_json_keys import TEXT_TO_TEXT
+from efficient_attention.interop.config_json_keys import LANGUAGE_MODELLING, TEXT_TO_TEXT
 from efficient_attention.interop.encoder_adaptation import extend_positions, pick_layers
-from efficient_attention.interop.pretrained import Pretrained, open_pretrained
+from efficient_attention.interop.pretrained import Pretrained, check_no_language_model, open_pretrained
 from efficient_attention.interop.tensor_conversion import format_name_list
 from efficient_attention.interop.tokenizer_files import check_same_vocabulary
 from efficient_attention.models.sharding import path_name
@@ -52,6 +52,23 @@ def open_start_checkpoint(folder: str, layers: str = '') -> Pretrained:
         raise InputError(f'{error} (train.start_from is {folder})') from None
 
 
+def check_start_kind(config: RunConfig, pretrained: Pretrained) -> None:
+    """Raises InputError if only one of a run and the checkpoint that it starts from is a causal language model, or if
+    their tokens are of different units.
+    """
+    start, is_decoder = Path(config.train.start_from), pretrained.problem == LANGUAGE_MODELLING
+    if config.task != LANGUAGE_MODELLING or config.model.directions_apart:
+        check_no_language_model(start, pretrained)
+        return
+    if not is_decoder:
+        raise InputError(f'train.start_from {start} was trained for {pretrained.problem!r}; needed: a language model')
+    theirs = pretrained.run.data.units if pretrained.run else 'tokenizer'
+    if theirs != config.data.units:
+        raise InputError(f'data.units is {config.data.units!r}; train.start_from {start} has {theirs!r}')
+    if theirs in ('characters', 'words'):
+        raise InputError(f'data.units is {theirs!r}; train.start_from needs units that no run learns from its own text')
+
+
 def check_layer_count(layers: int, pretrained: Pretrained) -> None:
     """Raises InputError if `model.layers` differs from the number of layers that `train.start_layers` picks from the
     checkpoint.
@@ -72,6 +89,7 @@ class InitialParams:
     def pretrained(self) -> Pretrained:
         """The opened checkpoint that `train.start_from` names; raises InputError as `open_pretrained` does."""
         pretrained = self._open or open_start_checkpoint(self.config.train.start_from, self.config.train.start_layers)
+        check_start_kind(self.config, pretrained)
         if self.config.train.start_layers:
             check_layer_count(self.config.model.layers, pretrained)
         return pretrained
@@ -118,7 +136,9 @@ class InitialParams:
             # The checkpoint's head was trained for other labels, even if it has the same number of outputs.
             if params.pop('head', None) is not None:
                 logging.getLogger(__name__).warning('%s: its head is for other labels and is not used', start)
-        is_whole = self.config.task == TEXT_TO_TEXT
+        is_decoder = pretrained.problem == LANGUAGE_MODELLING
+        params = params['decoder'] if is_decoder else params
+        is_whole = is_decoder or self.config.task == TEXT_TO_TEXT
         return dataclasses.replace(state, params=load_matching_params(state.params, params, start, is_whole=is_whole))
 
     def activity(self) -> str:
@@ -193,7 +213,7 @@ def load_matching_params(params: Any, pretrained: Mapping[str, Any], where: Path
         params: freshly initialised parameters on their devices.
         pretrained: nested dicts of NumPy arrays.
         where: the checkpoint, for messages.
-        is_whole: the checkpoint must have exactly these arrays; for an encoder-decoder, which has no new head.
+        is_whole: the checkpoint must have exactly these arrays; for models with a decoder, which have no new head.
 
     Raises:
         InputError: an array of the encoder is missing or has another shape; names it.

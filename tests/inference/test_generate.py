@@ -196,7 +196,7 @@ def test_the_position_table_may_be_used_to_its_end(generator):
 
 
 def test_bad_workdirs_are_named(workdir, tmp_path):
-    with pytest.raises(InputError, match='no run there'):
+    with pytest.raises(InputError, match=r'no checkpoint there \(config.json is missing'):
         TextGenerator(tmp_path)
     config = json.loads((workdir / 'config.json').read_text(encoding='utf-8'))
 

@@ -49,7 +49,7 @@ def test_a_decoder_gives_the_logits_of_the_generator(workdir: Path):
     loaded, generator = ea.load(str(workdir), ea.Decoder), TextGenerator(workdir)
     ids = loaded.tokenizer.encode('The old dog')
     logits_1LV = nnx.jit(loaded.model)(ids[None], np.ones((1, len(ids)), np.int32))
-    assert type(loaded.model) is ea.Decoder and loaded.config == generator.config.model
+    assert type(loaded.model) is ea.Decoder and loaded.config == generator.config
     expected = ''.join(generator.beam_search('The old dog', max_tokens=1, beams=1)[0].text)
     best = jnp.where(generator.may_follow_V, logits_1LV[0, -1], -jnp.inf).argmax()
     assert 'The old dog' + loaded.tokenizer.decode([int(best)]) == expected

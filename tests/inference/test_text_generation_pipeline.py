@@ -66,9 +66,7 @@ def test_bad_prompts_are_named(workdir: Path):
 
 
 def test_other_models_are_refused(workdir: Path, tmp_path: Path):
-    with pytest.raises(
-        InputError, match='is no workdir; text-generation needs a language model that train.py trained$'
-    ):
+    with pytest.raises(InputError, match="was trained for 'classification'; generating text needs a language model$"):
         ea.pipeline('text-generation', write_checkpoint(tmp_path / 'folder', 'classification'))
     claim_workdir(tmp_path / 'run', tiny_config(tmp_path))
     with pytest.raises(InputError, match="holds a run of the task 'pretraining'; generating text needs language_mod"):

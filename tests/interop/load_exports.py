@@ -12,6 +12,8 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
+END = 60  # end-of-text id of the language models
+
 
 def difference(folder: Path) -> float:
     """Returns the largest difference of any output on non-padding positions; raises an error if tensors do not fit."""
@@ -26,6 +28,8 @@ def difference(folder: Path) -> float:
     missing = [own for own in found['missing_keys'] if 'pooler' not in own]
     if missing or found['mismatched_keys']:
         raise ValueError(f'{folder}: {found}')
+    if 'output/greedy' in arrays:
+        return language_model_difference(model.eval(), arrays)
     if 'input/decoder_input_ids' in arrays:
         return text_to_text_difference(model.eval(), arrays)
     inputs = {own.removeprefix('input/'): value.long() for own, value in arrays.items() if own.startswith('input/')}
@@ -48,6 +52,21 @@ def difference(folder: Path) -> float:
             ours, theirs = ours[mask], theirs[mask]
         worst = max(worst, float((ours.float() - theirs).abs().max()))
     return worst
+
+
+def language_model_difference(model: torch.nn.Module, arrays: dict[str, torch.Tensor]) -> float:
+    """Returns a decoder's largest difference in logits; infinity if greedy ids differ."""
+    mask, prompts, expected = arrays['input/attention_mask'], arrays['prompt'].long(), arrays['output/greedy']
+    most = expected.shape[1] - prompts.shape[1]
+    end = {'eos_token_id': END, 'pad_token_id': END, 'min_new_tokens': most}
+    with torch.no_grad():
+        logits = model(input_ids=arrays['input/input_ids'].long(), attention_mask=mask.long()).logits
+        found = model.generate(
+            prompts, attention_mask=torch.ones_like(prompts), do_sample=False, max_new_tokens=most, **end
+        )
+    if not torch.equal(found.int(), expected):
+        return float('inf')
+    return float((logits - arrays['output/logits'])[mask == 1].abs().max())
 
 
 def text_to_text_difference(model: torch.nn.Module, arrays: dict[str, torch.Tensor]) -> float:

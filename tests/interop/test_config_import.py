@@ -117,7 +117,7 @@ def test_old_files_without_a_model_type_go_by_the_architecture():
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
-        ({'model_type': 'gpt2'}, "model_type is 'gpt2'; read here: bert, roberta, distilbert, electra, albert, "),
+        ({'model_type': 'gpt_neo'}, "model_type is 'gpt_neo'; read here: bert, roberta, distilbert, electra, albert, "),
         ({'architectures': ['BertForWhatever']}, "architectures is 'BertForWhatever'; read here: BertModel, BertFor"),
         ({'architectures': ['RobertaModel']}, "architectures is 'RobertaModel'; read here: BertModel"),
         ({'hidden_size': None}, 'hidden_size is None; it must be a whole number'),

@@ -10,6 +10,7 @@ from efficient_attention.interop.config_json_keys import (
     ACTIVATIONS,
     FIELDS,
     FIXED,
+    NOT_OURS_OF,
     OUR_FIELDS,
     PROJECTIONS,
     custom_key_fields,
@@ -35,7 +36,8 @@ def test_every_activation_of_ours_has_a_name_of_theirs():
 def test_no_field_is_both_theirs_and_our_own():
     for kind, fields in FIELDS.items():
         assert not set(custom_key_fields(kind)) & fields.keys()
-        assert set(OUR_FIELDS) <= set(custom_key_fields(kind)) <= KNOWN
+        assert set(OUR_FIELDS) - set(NOT_OURS_OF.get(kind, ())) <= set(custom_key_fields(kind)) <= KNOWN
+        assert set(NOT_OURS_OF.get(kind, ())) <= FIXED[kind].keys()
 
 
 def test_one_text_for_layers_that_agree():

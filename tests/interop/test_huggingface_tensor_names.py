@@ -6,7 +6,8 @@ from efficient_attention.interop.huggingface_tensor_names import FAMILIES, Huggi
 from efficient_attention.interop.tensor_conversion import LAYERS, tied_copy_names
 
 ENCODERS = {kind: family for kind, family in FAMILIES.items() if not family.decoder}
-ENCODER_DECODERS = {kind: family for kind, family in FAMILIES.items() if family.decoder}
+ENCODER_DECODERS = {kind: family for kind, family in FAMILIES.items() if family.is_encoder_decoder}
+LANGUAGE_MODELS = {kind: family for kind, family in FAMILIES.items() if family.is_language_model}
 
 
 @pytest.mark.parametrize('family', ENCODERS.values(), ids=ENCODERS)
@@ -39,3 +40,12 @@ def test_a_decoder_has_the_encoders_modules_and_a_cross_attention(family: Huggin
     names = [*{**family.encoder, **family.decoder, **family.gated}.values()]
     assert len(set(names)) == len(names)
     assert set(tied_copy_names(family).values()) == {'shared.weight'} and family.generators
+
+
+@pytest.mark.parametrize('family', LANGUAGE_MODELS.values(), ids=LANGUAGE_MODELS)
+def test_only_fused_modules_of_a_language_model_share_a_name(family: HuggingFaceFamily):
+    names = [name for name in family.decoder.values() if name not in family.fused]
+    assert len(set(names)) == len(names) and family.is_input_first and family.generators
+    fused = [path.rpartition('/')[2] for path, name in family.decoder.items() if name in family.fused]
+    assert fused == ['query', 'key', 'value']
+    assert set(tied_copy_names(family).values()) == {'wte.weight'}

@@ -227,8 +227,8 @@ def test_faults_are_one_line_with_the_file(tmp_path: Path):
     folder = copied('bert_1', tmp_path / 'in')
     with pytest.raises(InputError, match="has one set of parameters and no checkpoint 'best': it is no workdir"):
         open_pretrained(folder, 'best')
-    (folder / 'config.json').write_text('{"model_type": "gpt2"}')
-    with pytest.raises(InputError, match="config.json: model_type is 'gpt2'"):
+    (folder / 'config.json').write_text('{"model_type": "gpt_neo"}')
+    with pytest.raises(InputError, match="config.json: model_type is 'gpt_neo'"):
         open_pretrained(folder)
 
 

@@ -12,11 +12,11 @@ import pytest
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pipeline import pipeline
 from efficient_attention.interop.huggingface_export import save_pretrained
-from efficient_attention.interop.pretrained import open_pretrained
+from efficient_attention.interop.pretrained import open_encoder, open_pretrained
 from efficient_attention.interop.workdir_import import (
     checkpoint_thresholds,
     describe_checkpoint,
-    read_encoder_run_config,
+    read_model_run_config,
     workdir_params,
 )
 from efficient_attention.workdir.checkpoint_writer import CheckpointWriter
@@ -31,7 +31,7 @@ def workdir(tmp_path_factory) -> Path:
 
 
 def test_parameters_are_those_of_the_checkpoint(workdir: Path):
-    config = read_encoder_run_config(workdir)
+    config = read_model_run_config(workdir)
     params = workdir_params(workdir, config)
     assert params.keys() == {'encoder', 'masked_lm', 'pooler', 'pair'}
     assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {'float32'}
@@ -81,11 +81,11 @@ def test_a_config_that_was_changed_is_named(workdir: Path, tmp_path: Path):
 
 def test_a_checkpoint_that_is_not_there_is_named(workdir: Path):
     with pytest.raises(InputError, match='there is no checkpoint of step 7'):
-        workdir_params(workdir, read_encoder_run_config(workdir), '7')
+        workdir_params(workdir, read_model_run_config(workdir), '7')
 
 
 def test_a_mean_names_its_steps_and_has_no_thresholds(workdir: Path, tmp_path: Path):
-    config = read_encoder_run_config(workdir)
+    config = read_model_run_config(workdir)
     with CheckpointWriter(tmp_path, config.checkpoint) as checkpoints:
         for step in (3, 6):
             metrics = {'masked_lm_loss': 1.0, 'no_answer_threshold': 0.5} if step == 6 else None
@@ -98,7 +98,7 @@ def test_a_mean_names_its_steps_and_has_no_thresholds(workdir: Path, tmp_path: P
 
 
 def test_thresholds_of_an_evaluation_after_its_save_are_those_of_the_checkpoint(workdir: Path, tmp_path: Path):
-    config = read_encoder_run_config(workdir)
+    config = read_model_run_config(workdir)
     with CheckpointWriter(tmp_path, config.checkpoint) as checkpoints:
         checkpoints.save(3, {'params': np.zeros(2)}, record={'evaluations': []})
     with CheckpointWriter(tmp_path, config.checkpoint) as checkpoints:
@@ -107,20 +107,18 @@ def test_thresholds_of_an_evaluation_after_its_save_are_those_of_the_checkpoint(
 
 
 def test_parameters_of_another_config_are_named(workdir: Path):
-    config = read_encoder_run_config(workdir)
+    config = read_model_run_config(workdir)
     other = dataclasses.replace(config, model=dataclasses.replace(config.model, max_length=64))
     with pytest.raises(InputError, match='another model: params/encoder/embeddings/position/embedding is float32'):
         workdir_params(workdir, other)
 
 
-def test_decoders_stay(workdir: Path, tmp_path: Path):
+def test_a_run_of_a_language_model_is_no_encoder(workdir: Path, tmp_path: Path):
     values = json.loads((workdir / 'config.json').read_text())
     values['task'] = 'language_modelling'
     values['data'] |= {'pairs': 'none', 'max_masked': 20}
-    values['model'] |= {'token_types': 0}
+    values['model'] |= {'token_types': 0, 'attention': 'causal'}
     (tmp_path / 'config.json').write_text(json.dumps(values))
-    with pytest.raises(
-        InputError,
-        match='holds a language model, and an encoder or an encoder-decoder is needed: a run of pretraining or',
-    ):
-        read_encoder_run_config(tmp_path)
+    assert open_pretrained(tmp_path).problem == 'language_modelling'
+    with pytest.raises(InputError, match='holds a language model, and an encoder or an encoder-decoder is needed; the'):
+        open_encoder(tmp_path)

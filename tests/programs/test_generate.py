@@ -53,7 +53,7 @@ def test_parts_are_printed_as_they_are_made(call, monkeypatch):
 
 
 BAD = {  # option: the error line; {0} is the workdir
-    'workdir={0}/none': '{0}/none: no run there (config.json is missing)',
+    'workdir={0}/none': '{0}/none is no folder; names of a hub are not downloaded',
     'prompt=': 'the prompt is empty; a language model goes on with at least one token',
     'temperature=-1': 'temperature is -1.0; it must be at least 0',
     'top_k=-2': 'top_k is -2; it must be at least 0',

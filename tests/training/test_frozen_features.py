@@ -14,7 +14,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.inference.generate import TextGenerator
 from efficient_attention.interop.pretrained import open_pretrained
-from efficient_attention.interop.workdir_import import read_encoder_run_config
+from efficient_attention.interop.workdir_import import read_model_run_config
 from efficient_attention.training.fill_config import FilledConfig, fill_config
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.loop import train
@@ -91,7 +91,10 @@ def test_what_such_a_model_is_not_is_said_in_one_line(run: Path, tmp_path: Path)
     values = json.loads((run / 'config.json').read_text(encoding='utf-8'))
     values['data']['units'] = 'bytes'
     (tmp_path / 'config.json').write_text(json.dumps(values), encoding='utf-8')
-    with pytest.raises(InputError, match="or a language model with model.directions_apart and data.units 'tokenizer'"):
-        read_encoder_run_config(tmp_path)
+    with pytest.raises(
+        InputError,
+        match="directions_apart and data.units 'bytes'; as an encoder, such a model needs data.units 'tokenizer'$",
+    ):
+        read_model_run_config(tmp_path)
     with pytest.raises(InputError, match='^model.bidirectional is True; it must be False in a language model, which'):
         config_of(tmp_path, **FIELDS | {'model.directions_apart': False})
