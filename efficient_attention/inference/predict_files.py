@@ -94,4 +94,5 @@ def pipeline_kind(path: Path, problem: str) -> str:
     for kind, problems in PROBLEMS.items():
         if problem in problems:
             return kind
-    raise InputError(f'{path} was trained for {problem!r}; it has no head to predict with')
+    origin = 'has an encoder without a head' if problem == 'none' else f'was trained for {problem!r}'
+    raise InputError(f'{path} {origin}; it has no head to predict with')

@@ -13,7 +13,7 @@ from efficient_attention.attention.request import AnySegments, segments_and_leng
 from efficient_attention.config.model import ModelConfig, check_can_attend_to_memory, check_memory
 from efficient_attention.errors import InputError, require
 from efficient_attention.models.adaptive_softmax import AdaptiveHead, SingleTokenTable, TokenTable, VocabularyCluster
-from efficient_attention.models.embeddings import Embeddings
+from efficient_attention.models.embeddings import Embeddings, default_positions
 from efficient_attention.models.encoder import apply_final_norm, mechanism_rng
 from efficient_attention.models.layer_activations import LayerActivations
 from efficient_attention.models.layer_stack import Stack
@@ -125,7 +125,7 @@ class Decoder(nnx.Module):
             other: the sequence that cross-attention reads.
         """
         if positions_BL is None:
-            positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
+            positions_BL = default_positions(self.config, tokens_BL)
         x_BLD = self.embeddings(tokens_BL, jnp.zeros_like(tokens_BL), positions_BL, rng=fold_into_key(rng, 0))
         draws = fold_into_key(rng, 1), mechanism_rng(self.config, step)
         context = make_context(segments_BL, positions_BL, other=other)
@@ -171,7 +171,7 @@ class Decoder(nnx.Module):
         """
         check_can_attend_to_memory(self.config)
         array_BL, _ = segments_and_lengths(segments_BL, tokens_BL.shape[1])
-        positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
+        positions_BL = default_positions(self.config, tokens_BL)
         x_BLD = self.embeddings(tokens_BL, jnp.zeros_like(tokens_BL), positions_BL, rng=fold_into_key(rng, 0))
         x_BLD, memory, aux_losses = self.stack.continue_from_memory(x_BLD, array_BL, memory, rng=fold_into_key(rng, 1))
         return self.normed(x_BLD, rng), memory, aux_losses

@@ -4,12 +4,14 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.device_mesh import shard_activations
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import require
 from efficient_attention.models.adaptive_softmax import token_table
 from efficient_attention.modules.layer_constructors import embedding, linear, make_norm
 from efficient_attention.modules.low_rank import with_low_rank
@@ -49,6 +51,21 @@ class Embeddings(nnx.Module):
             x_BLE = x_BLE + self.token_type(token_types_BL)
         x_BLE = dropout(x_BLE if self.norm is None else self.norm(x_BLE), self.config.dropout_rate, rng)
         return x_BLE if self.projection is None else shard_activations(self.projection(x_BLE), 'BLD')
+
+
+def default_positions(config: ModelConfig, tokens_BL: Array) -> Array:
+    """Returns the positions 0, 1, ... of each row, int [B, L].
+
+    Raises:
+        InputError: the tokens are no array [B, L] of integers, or L is larger than the table of learned positions.
+    """
+    require(tokens_BL.ndim == 2, 'the shape of tokens', tokens_BL.shape, '[rows, positions]')
+    require(jnp.issubdtype(tokens_BL.dtype, jnp.integer), 'the type of tokens', str(tokens_BL.dtype), 'an integer type')
+    length = tokens_BL.shape[1]
+    if config.positions == 'learned':
+        most = config.max_length - config.position_offset
+        require(length <= most, 'the length of a row', length, f'at most {most}, the number of positions (max_length)')
+    return jnp.broadcast_to(jnp.arange(length), tokens_BL.shape)
 
 
 def learned_positions(config: ModelConfig, rngs: nnx.Rngs) -> nnx.Embed | AxialPositions | None:

@@ -13,7 +13,7 @@ from efficient_attention.attention.foreign_keywords import refuse_foreign_keywor
 from efficient_attention.attention.request import AnySegments, segments_of_batch
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.bidirectional_stacks import DirectionNorms, DirectionStacks, direction_config
-from efficient_attention.models.embeddings import Embeddings
+from efficient_attention.models.embeddings import Embeddings, default_positions
 from efficient_attention.models.layer_activations import DistillationActivations, LayerActivations
 from efficient_attention.models.layer_stack import Stack
 from efficient_attention.models.quantized import set_quantization
@@ -79,7 +79,7 @@ class Encoder(nnx.Module):
         """
         token_types_BL = jnp.zeros_like(tokens_BL) if token_types_BL is None else token_types_BL
         if positions_BL is None:
-            positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
+            positions_BL = default_positions(self.config, tokens_BL)
         x_BLD = self.embeddings(tokens_BL, token_types_BL, positions_BL, rng=fold_into_key(rng, 0))
         if self.config.directions_apart:  # both reading directions start from the same embeddings
             x_BLD = jnp.concatenate([x_BLD, x_BLD], axis=-1)

@@ -38,7 +38,8 @@ def train(config: Config, workdir: str | Path, changes: Mapping[str, Any] | None
             one, as in 'finetune/glue.py:sst2'. Or a ConfigDict, or a nested dict {group: {field: value}}; missing
             fields have their defaults.
         workdir: the folder of the run; created if missing.
-        changes: fields of the config to change, such as {'train.steps': 500}.
+        changes: fields of the config to change, such as {'train.steps': 500} or {'train': {'steps': 500}}; the other
+            fields of a group keep their values.
 
     Raises:
         InputError: bad config, data or workdir.
@@ -88,12 +89,21 @@ def config_values(config: Config, changes: Mapping[str, Any]) -> dict[str, Any]:
     else:
         found = read_config_file(str(config))
     with found.unlocked(), found.ignore_type():
-        for name, value in changes.items():
+        for name, value in flatten_changes(changes).items():
             try:
                 found.update_from_flattened_dict({name: value})
             except KeyError:
                 raise unknown_field_error(name, field_names(RunConfig)) from None
     return found.to_dict()
+
+
+def flatten_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns changes with the fields of each group written as '<group>.<field>'."""
+    flat: dict[str, Any] = {}
+    for name, value in changes.items():
+        is_group = isinstance(value, Mapping) and '.' not in name
+        flat |= {f'{name}.{field}': one for field, one in value.items()} if is_group else {name: value}
+    return flat
 
 
 def read_config_file(name: str) -> ConfigDict:

@@ -20,7 +20,7 @@ from efficient_attention.workdir.fingerprint import ADVICE, compare_fingerprints
 
 CONFIG = 'config.json'
 # Deleting config.json is safe, because a resumed run is also compared with the config in its checkpoints.
-REWRITTEN = 'delete the file and repeat the command of train.py, which writes it again'
+REWRITTEN = 'delete the file and repeat the training command, which writes it again'
 SMALL = 'efficient_attention'  # value of `model_type` in the config.json of compact exports (interop/compact_import.py)
 READERS = 'such folders are read by `efficient-attention predict`, from text to text by `translate`'
 

@@ -41,6 +41,8 @@ RUN_NAMES = (
     *('lock', 'checkpoints', 'environment.json', METRICS, SAMPLES, STATUS, LAST_SAVED, 'report.html', 'stalled-*'),
     *('profile', 'tensorboard', 'csv', 'trackers', 'trackio', 'wandb', 'mlflow'),
 )
+# These files are a run's own only beside its checkpoints; elsewhere they may be a Hugging Face folder's.
+VOCABULARY_NAMES = ('tokenizer.json', 'target_tokenizer.json', 'characters.json', 'words.json')
 ANY_NAMES = ('.*', 'lost+found', 'log*', '*.log', '*.out', '*.err', 'stdout*', 'stderr*')
 SEVERAL = {VALUES: CELL, GRID_SUMMARY: GRID, SEEDS_SUMMARY: SEEDS, SWEEP_PLAN: SWEEP}
 
@@ -69,6 +71,8 @@ def foreign_files(folder: Path, wanted: str) -> list[str]:
         return []
     paths = [path for path in sorted(folder.iterdir()) if wanted == RUN or not path.is_dir()]
     known = (*RUN_NAMES, *ANY_NAMES, *([YARDSTICKS] if wanted == GRID else []))
+    if (folder / 'checkpoints').is_dir():
+        known += VOCABULARY_NAMES
     return [path.name for path in paths if not any(fnmatch.fnmatchcase(path.name, name) for name in known)]
 
 

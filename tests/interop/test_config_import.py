@@ -199,7 +199,7 @@ def test_the_name_of_a_hub_is_no_folder(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_writes_the_config_of_a_run_again_is_said(tmp_path: Path):
     (tmp_path / 'checkpoints').mkdir()
     (tmp_path / 'config.json').write_text('{"model": ')
-    with pytest.raises(InputError, match=r'not JSON \(.*\); delete the file and repeat the command of train.py, which'):
+    with pytest.raises(InputError, match=r'not JSON \(.*\); delete the file and repeat the training command, which'):
         read_config_json(tmp_path)
 
 

@@ -11,6 +11,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
 from efficient_attention.models.encoder import Encoder
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
@@ -104,6 +105,19 @@ def test_without_positions_there_is_no_order():
 def test_by_default_positions_count_from_0_and_types_are_0():
     given = encode({}, positions=COUNTED)
     assert_close(apply(*encoder_of(), TOKENS, SEGMENTS), given)
+
+
+@pytest.mark.parametrize(
+    'tokens, line',
+    [
+        (np.zeros((1, 13), np.int32), r'the length of a row is 13; it must be at most 12, the number of positions'),
+        (np.zeros(12, np.int32), r'the shape of tokens is \(12,\); it must be \[rows, positions\]'),
+        (np.zeros((1, 12), np.float32), "the type of tokens is 'float32'; it must be an integer type"),
+    ],
+)
+def test_bad_tokens_are_one_line(tokens: np.ndarray, line: str):
+    with pytest.raises(InputError, match=line):
+        nnx.eval_shape(lambda: Encoder(CONFIG, rngs=nnx.Rngs(0))(jnp.asarray(tokens), jnp.ones(tokens.shape, int)))
 
 
 def test_token_types_matter():

@@ -102,6 +102,7 @@ def test_configs_of_all_kinds_have_the_same_values():
     config = get_config()
     expected = config_values(config, given)
     assert expected == config_values(FILE, given) == config_values(config.to_dict(), {**given, 'model.vocab_size': 80})
+    assert expected == config_values(FILE, {'data': {'vocab_size': 80, 'source': 'stdlib'}})
     # A field that follows another one keeps following it, and the user's config stays as it is.
     assert expected['model']['vocab_size'] == 80 and config.data.vocab_size == 70
     assert config_values({'train': {'steps': 7}}, {})['optimizer'] == config_values({}, {})['optimizer']

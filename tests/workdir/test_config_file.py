@@ -143,7 +143,7 @@ def test_no_field_of_parameters_or_examples_is_changeable():
 @pytest.mark.parametrize(
     'text, message',
     [
-        ('{"model": ', r'config\.json: not JSON \(.*\); delete the file and repeat the command of train.py'),
+        ('{"model": ', r'config\.json: not JSON \(.*\); delete the file and repeat the training command'),
         ('\xff', r'config\.json: not JSON \('),
         ('[]', r'config\.json: the config is \[\]; it must be a group of fields$'),
         (

@@ -85,6 +85,14 @@ def test_a_folder_of_something_else_is_refused_and_stays_as_it_is(tmp_path: Path
         check_folder_kind(tmp_path, wanted)
 
 
+def test_a_tokenizer_is_of_a_run_only_beside_checkpoints(tmp_path: Path):
+    write(tmp_path / 'tokenizer.json')
+    with pytest.raises(InputError, match='is no workdir: tokenizer.json is in it'):
+        check_folder_kind(tmp_path, RUN)
+    write(tmp_path / 'checkpoints' / '3' / 'x')
+    check_folder_kind(tmp_path, RUN)
+
+
 def test_a_folder_of_other_runs_is_no_workdir_of_a_run(tmp_path: Path):
     write(tmp_path / 'quickstart' / 'config.json')
     with pytest.raises(InputError, match='is no workdir: quickstart is in it'):
