@@ -23,7 +23,7 @@ LONG = 6  # compilations, evaluation batches and saves may take this many times 
 TICKS = 50  # number of checks of the watchdog within its time limit
 WRITE_SECONDS = 5.0  # time limit in seconds for writing the report, because the disk itself may hang
 
-COMPILING = 'compiling and taking its first step'
+COMPILING = 'compiling the training step'
 INPUT = 'waiting for input'
 DEVICE = 'waiting for the device'
 EVALUATING = 'evaluating'

@@ -111,10 +111,13 @@ def guarded_run(
         CheckpointReader(workdir).check_checkpoints_not_lost()
     # Only process 0 logs, so other hosts need no packages and keys.
     check_trackers(config.train.tracker_names if jax.process_index() == 0 else ())
-    run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
-    check_best_metric(run)
-    # Data are prepared before the workdir is claimed, so that bad training data leave no workdir behind.
-    run.task.prepare_training()
+    # The data of other tasks show their own progress.
+    is_silent = config.task in ('text_to_text', 'fine_tuning')
+    with show_long_activity('preparing the data') if is_silent else contextlib.nullcontext():
+        run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
+        check_best_metric(run)
+        # Data are prepared before the workdir is claimed, so that bad training data leave no workdir behind.
+        run.task.prepare_training()
     if not is_begun:
         # The mask is loaded before the workdir is claimed, so that a bad mask leaves no workdir behind.
         start.load_pruning_mask(run)

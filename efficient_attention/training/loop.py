@@ -122,7 +122,7 @@ def train_to_the_end(
         for step in range(first + 1, last + 1):
             trainer.begin_profile(step, profiled)
             batch = trainer.next_device_batch(step, batches)
-            with trainer.note_compilation(batch), profiled.annotated_step(step):
+            with trainer.note_compilation(step, batch), profiled.annotated_step(step):
                 state, metrics = train_step(state, batch)
             trainer.record_step(step, metrics, batch, state)
             trainer.end_profile(step, profiled)
@@ -195,7 +195,7 @@ class Trainer:
         return batch
 
     @contextlib.contextmanager
-    def note_compilation(self, batch: dict[str, jax.Array]) -> Iterator[None]:
+    def note_compilation(self, step: int, batch: dict[str, jax.Array]) -> Iterator[None]:
         """Context manager for a call of the training step, which reports a compilation.
 
         If the call compiles, it prints a line before and after. Speed and remaining time then leave out the time of the
@@ -210,6 +210,7 @@ class Trainer:
         count = len(self.compiled_shapes)
         other = f' for batches of another shape, program {count}' if count > 1 else ''
         self.queue.finish_all_steps()  # otherwise queued steps would run within the time that is left out
+        self.watchdog.note_progress(step, COMPILING)
         self.progress.print_line(f'compiling the training step{other}')
         start = time.monotonic()
         with self.throughput.pause_timing(), recorded_choices() as choices:

@@ -96,17 +96,18 @@ def test_a_run_leaves_everything_behind_that_its_user_needs(unbroken):
 
 
 def test_each_program_is_announced_and_its_compilation_is_left_out_of_all_speeds(tmp_path, monkeypatch):
-    now, said, left_out = [0.0], [], []
+    now, said, left_out, noted = [0.0], [], [], []
     monkeypatch.setattr(loop, 'time', SimpleNamespace(monotonic=lambda: now[0]))
     trainer = SimpleNamespace(
         config=tiny_config(tmp_path),
         compiled_shapes=set(),
         queue=SimpleNamespace(finish_all_steps=lambda: None),
+        watchdog=SimpleNamespace(note_progress=lambda *progress: noted.append(progress)),
         throughput=Throughput(tokens_per_step=10, clock=lambda: now[0]),
         progress=SimpleNamespace(print_line=said.append, exclude_seconds=left_out.append),
     )
-    for length, seconds in ((8, 5.0), (8, 1.0), (16, 3.0), (8, 1.0)):
-        with Trainer.note_compilation(trainer, {'token_ids': np.zeros((2, length))}):
+    for step, (length, seconds) in enumerate(((8, 5.0), (8, 1.0), (16, 3.0), (8, 1.0)), 1):
+        with Trainer.note_compilation(trainer, step, {'token_ids': np.zeros((2, length))}):
             now[0] += seconds
     other = 'compiling the training step for batches of another shape, program 2'
     assert said == ['compiling the training step', 'compiled in 5 s', other, 'compiled in 3 s'] and left_out == [
@@ -114,6 +115,7 @@ def test_each_program_is_announced_and_its_compilation_is_left_out_of_all_speeds
         3.0,
     ]
     assert trainer.throughput.measure_rates(4)['tokens_per_second'] == 20.0
+    assert noted == [(1, COMPILING), (3, COMPILING)]
 
 
 def test_the_model_learns(unbroken):
@@ -388,7 +390,7 @@ def test_a_source_that_hangs_is_found_and_named(folder, monkeypatch):
     with pytest.raises(Stalled, match='^process 0 of 1 stalled at step 14, waiting for input for 10'):
         train(tiny_config(folder, **MESH), folder / 'stalled')
     notes = WatchdogOfTests.newest.notes
-    assert notes[:4] == [(1, COMPILING), (1, COMPILING), (2, INPUT), (2, DEVICE)] and notes[-1] == (14, INPUT)
+    assert notes[:5] == [(1, COMPILING)] * 3 + [(2, INPUT), (2, DEVICE)] and notes[-1] == (14, INPUT)
     assert notes.count((8, EVALUATING)) > 2 and notes[notes.index((10, DEVICE)) + 1] == (10, SAVING)
     assert CheckpointReader(folder / 'stalled').complete_steps() == [10]
 
