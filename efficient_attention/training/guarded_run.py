@@ -111,13 +111,8 @@ def guarded_run(
         CheckpointReader(workdir).check_checkpoints_not_lost()
     # Only process 0 logs, so other hosts need no packages and keys.
     check_trackers(config.train.tracker_names if jax.process_index() == 0 else ())
-    # The data of other tasks show their own progress.
-    is_silent = config.task in ('text_to_text', 'fine_tuning')
-    with show_long_activity('preparing the data') if is_silent else contextlib.nullcontext():
-        run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
-        check_best_metric(run)
-        # Data are prepared before the workdir is claimed, so that bad training data leave no workdir behind.
-        run.task.prepare_training()
+    # Data are prepared before the workdir is claimed, so that bad training data leave no workdir behind.
+    run, start = build_run_with_data(config, examples), InitialParams(config, pretrained)
     if not is_begun:
         # The mask is loaded before the workdir is claimed, so that a bad mask leaves no workdir behind.
         start.load_pruning_mask(run)
@@ -179,6 +174,21 @@ def guarded_run(
             progress.print_line(note)
         yield guarded
         note_phase(END)
+
+
+def build_run_with_data(config: RunConfig, examples: EncodedExamples | None) -> Run:
+    """Returns a run whose training data are prepared, and shows that the preparation is going on.
+
+    Raises:
+        InputError: bad config or data.
+    """
+    # The data of the other tasks show their own progress.
+    is_silent = config.task in ('text_to_text', 'fine_tuning')
+    with show_long_activity('preparing the data') if is_silent else contextlib.nullcontext():
+        run = build_run(config, examples=examples)
+        check_best_metric(run)
+        run.task.prepare_training()
+    return run
 
 
 def trackers_of_run(config: RunConfig, workdir: Path, start_step: int, progress: ProgressDisplay) -> Trackers:

@@ -205,17 +205,23 @@ def test_attention_dropout_without_kernels_keeps_no_weights(remat: str, most: in
 @pytest.mark.slow
 @pytest.mark.parametrize('backend', ['blocked', 'mosaic'])
 def test_bigbird_compiles_quickly_for_an_h200(backend: str):
-    """Twelve layers with different random blocks share a program, so a step compiles in 60 s of a core.
+    """Twelve layers with different random blocks share a program, so their step compiles about as fast as one of two
+    layers.
 
-    With the layers one after another, it took 136 s of an idle core. The goal is 30 s of an idle core; beside three
-    other jobs on two cores, it took 40 to 45 s.
+    On an idle core of an AMD EPYC without AVX-512, 12 layers took 26.6 s (`blocked`) and 29.4 s (`mosaic`), and 2
+    layers 26.5 and 28.2 s. A program with the 12 layers one after another took 136 s. The limit of 60 s allows for a
+    busy machine.
     """
     if importlib.util.find_spec('jax_cuda13_plugin') is None:
         pytest.skip('needs jax_cuda13_plugin: make plan')
     values = bigbird_config()
     values.train.batch_size, values.model.attention_backend = 4, backend
-    config = fill_config_for_plan(values.to_dict())
-    before = time.process_time()
-    step = compile_step(config, make_topology_devices(parse_topology('h200:1')))
-    assert time.process_time() - before <= 60.0
+    seconds = {}
+    for layers in (2, 12):
+        values.model.layers = layers
+        config = fill_config_for_plan(values.to_dict())
+        before = time.process_time()
+        step = compile_step(config, make_topology_devices(parse_topology('h200:1')))
+        seconds[layers] = time.process_time() - before
+    assert seconds[12] <= min(60.0, 1.5 * seconds[2])
     assert step.memory.temporary <= 2.5 * 2**30  # 3.1 GiB with the layers one after another
