@@ -81,6 +81,7 @@ SKIPPED = {
     '* --workdir runs/worth/ud_english*': 'as runs/worth/wnut17 with other data',
     '* --workdir runs/worth/stsb*': 'as runs/worth/wnut17 with other data',
     '* --workdir runs/worth/sst2*': 'as runs/worth/wnut17 with other data; runs/sst2 has these',
+    '*python -c "import timeit*': IDLE,
     '*scripts/benchmark.py step*': IDLE,
     '*scripts/benchmark.py input*': IDLE,
     '*scripts/benchmark.py attention --[ls]*': IDLE,
