@@ -78,6 +78,7 @@ _PUBLIC = {
     'ModelConfig': 'config.model',
     'InputError': 'errors',
     'load': 'inference.load',
+    'open_scorer': 'scoring.open_scorer',
     'pipeline': 'inference.pipeline',
     'train': 'training.from_python',
     'evaluate': 'training.from_python',
@@ -87,7 +88,9 @@ __all__ = sorted(_PUBLIC)
 _TRAIN = frozenset({'PIL', 'absl', 'array_record', 'google', 'google_crc32c', 'grain', 'jinja2', 'matplotlib'})
 _TRAIN |= {'ml_collections', 'mwparserfromhell', 'optax', 'orbax', 'pyarrow', 'rich', 'sacrebleu', 'safetensors'}
 _TRAIN |= {'scipy', 'sentencepiece', 'tensorboardX', 'tokenizers'}
-_NEED_TRAIN = frozenset({'evaluate', 'load', 'pipeline', 'train'})  # public names whose modules import these packages
+_NEED_TRAIN = frozenset(
+    {'evaluate', 'load', 'open_scorer', 'pipeline', 'train'}
+)  # public names whose modules import these packages
 
 
 def __getattr__(name: str) -> Any:

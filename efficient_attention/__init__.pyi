@@ -51,6 +51,7 @@ from efficient_attention.inference.pipeline import pipeline as pipeline
 from efficient_attention.models.decoder import Decoder as Decoder
 from efficient_attention.models.encoder import Encoder as Encoder
 from efficient_attention.models.encoder_decoder import EncoderDecoder as EncoderDecoder
+from efficient_attention.scoring.open_scorer import open_scorer as open_scorer
 from efficient_attention.training.from_python import evaluate as evaluate
 from efficient_attention.training.from_python import train as train
 

@@ -39,6 +39,7 @@ ORDER = (
     'workdir',
     'interop',
     'inference',
+    'scoring',
     'distillation',
     'training',
     'planning',

@@ -96,7 +96,8 @@ class TextGenerator:
     """
 
     def __init__(self, workdir: Path, *, checkpoint: str = LAST) -> None:
-        self.config, self.units, self.graph, self.params = open_language_model(workdir, checkpoint, generates=True)
+        opened = open_language_model(workdir, checkpoint, generates=True)
+        self.config, self.units, self.graph, self.params, _ = opened
         self.may_follow_V = allowed_token_mask(self.units, self.config.vocab_size)
 
     def __call__(

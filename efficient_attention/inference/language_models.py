@@ -21,12 +21,16 @@ from efficient_attention.workdir.config_file import read_config
 
 
 class LanguageModel(NamedTuple):
-    """A trained decoder, laid out for inference on the first device, with the units of its texts."""
+    """A trained decoder, laid out for inference on the first device, with the units of its texts.
+
+    `length` is the number of tokens per training row; None = unknown.
+    """
 
     config: ModelConfig
     units: TextUnits
     graph: nnx.GraphDef
     params: Any
+    length: int | None = None
 
 
 def open_language_model(path: Path, checkpoint: str = '', *, generates: bool = False) -> LanguageModel:
@@ -52,7 +56,7 @@ def open_language_model(path: Path, checkpoint: str = '', *, generates: bool = F
         cache_specs(run.model, 1)
     units = read_vocabulary(run.data.units, path)
     graph, params = restore_for_inference(path, run, checkpoint, lambda: Decoder(run.model, rngs=nnx.Rngs(0)))
-    return LanguageModel(run.model, units, graph, params)
+    return LanguageModel(run.model, units, graph, params, run.data.length)
 
 
 def imported_language_model(path: Path, pretrained: Pretrained) -> LanguageModel:

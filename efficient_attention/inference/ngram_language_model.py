@@ -10,6 +10,7 @@ interpolated form is in Chen and Goodman 1998, section 2.4.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -82,3 +83,31 @@ def _find_in_sorted_keys(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarr
     """Returns the index of each wanted number in a sorted array, and whether the array contains the number."""
     places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return places, keys[places] == wanted
+
+
+def next_token_probabilities(orders: list[NgramCounts], before: Sequence[int], vocab_size: int) -> np.ndarray:
+    """Returns the n-gram model's probability of each next token, float64 [V], given the ids of the tokens before it."""
+    probabilities_V = np.full(vocab_size, 1.0 / vocab_size)
+    for k, order in enumerate(orders):
+        if k > len(before):
+            break
+        context = _context_number(orders, before[len(before) - k :], vocab_size)
+        if context < 0 or not order.totals[context]:
+            break
+        first, last = np.searchsorted(order.keys, (context * vocab_size, (context + 1) * vocab_size))
+        total, kinds = order.totals[context], order.kinds[context]
+        probabilities_V *= kinds / (total + kinds)
+        probabilities_V[order.keys[first:last] - context * vocab_size] += order.counts[first:last] / (total + kinds)
+    return probabilities_V
+
+
+def _context_number(orders: list[NgramCounts], context: Sequence[int], vocab_size: int) -> int:
+    """Returns the number of a context; -1 if it does not occur in the training text."""
+    number = 0
+    for order, id in zip(orders, context, strict=False):
+        key = number * vocab_size + id
+        place = int(np.searchsorted(order.keys, key))
+        if place == len(order.keys) or order.keys[place] != key:
+            return -1
+        number = place
+    return number

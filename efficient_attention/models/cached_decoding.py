@@ -64,6 +64,13 @@ class DecodeState(NamedTuple):
         )
         return DecodeState(tuple(caches), jnp.repeat(self.length_B, count))
 
+    def repeat_rows(self, count: int) -> 'DecodeState':
+        """Returns the decoding state of `count` adjacent copies of each batch row, which continue separately with any
+        number of tokens each.
+        """
+        rows_b = jnp.repeat(jnp.arange(len(self.length_B)), count)
+        return DecodeState(tuple(take_rows(one, rows_b) for one in self.caches), self.length_B[rows_b])
+
     def reorder_beams(self, parents_BK: Array) -> 'DecodeState':
         """Returns the decoding state after a beam-search step, in which each beam continues from its given parent
         beam.
@@ -156,12 +163,36 @@ class CachedDecoder:
         logits_BnV, state, each = self.step(state, tokens_Bn, segments_Bn)
         return logits_BnV, state, pad_and_stack_activations(each, self.config.compute_dtype)
 
+    def hidden(
+        self, state: DecodeState, tokens_Bn: Array, segments_Bn: AnySegments | None = None
+    ) -> tuple[Array, DecodeState]:
+        """Returns the final hidden states [B, n, D] of the new tokens, from which `logits` computes the logits, and the
+        new decoding state.
+
+        The arguments are the same as for `__call__`.
+        """
+        return self.hidden_and_activations(state, tokens_Bn, segments_Bn)[:2]
+
+    def logits(self, hidden_BnD: Array) -> Array:
+        """Returns float32 logits [B, n, V] from the final hidden states of all or some of the new tokens."""
+        return self.decoder.logits(hidden_BnD)
+
     def step(
         self, state: DecodeState, tokens_Bn: Array, segments_Bn: AnySegments | None = None
     ) -> tuple[Array, DecodeState, list[LayerOutputAndOperands]]:
         """Returns the logits of the new tokens, the new decoding state and the activations of each layer.
 
         XLA removes unused activations, so they cost nothing. The arguments are the same as for `__call__`.
+        """
+        x_BnD, state, each = self.hidden_and_activations(state, tokens_Bn, segments_Bn)
+        return self.decoder.head(x_BnD, self.decoder.embeddings.token), state, each
+
+    def hidden_and_activations(
+        self, state: DecodeState, tokens_Bn: Array, segments_Bn: AnySegments | None
+    ) -> tuple[Array, DecodeState, list[LayerOutputAndOperands]]:
+        """Returns the final hidden states of the new tokens, the new decoding state and the activations of each layer.
+
+        The arguments are the same as for `__call__`.
         """
         given = jnp.ones_like(tokens_Bn) if segments_Bn is None else segments_Bn
         array_Bn, _ = segments_and_lengths(given, tokens_Bn.shape[1])
@@ -179,7 +210,7 @@ class CachedDecoder:
         else:
             x_BnD, caches, each = *self.run_source(x_BnD, state.caches, positions_Bn, array_Bn), []
         length_B = state.length_B + (array_Bn != 0).sum(axis=1, dtype=jnp.int32)
-        return self.decoder.head(x_BnD, self.decoder.embeddings.token), DecodeState(caches, length_B), each
+        return x_BnD, DecodeState(caches, length_B), each
 
     def run_source(
         self, x_BnD: Array, caches: tuple[Any, ...], positions_Bn: Array, segments_Bn: Array

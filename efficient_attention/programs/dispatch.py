@@ -29,6 +29,7 @@ PROGRAMS = {
     'predict': 'Predicts whole files with a fine-tuned model.',
     'fill-mask': 'Predicts the masked tokens of texts.',
     'generate': 'Continues a text with a language model.',
+    'score': 'Scores a model on a problem by likelihood: choices, minimal pairs, last words, few-shot answers.',
     'translate': 'Generates a target text for each source text with an encoder-decoder.',
     'convert': 'Converts a checkpoint to another file format, and optionally compresses the model.',
     'export': 'Writes a model as a JAX program or an ONNX file that runs without this package.',
@@ -42,7 +43,7 @@ PROGRAMS = {
     'completion': 'Prints a script that completes this command in bash or zsh.',
 }
 # These programs compute for long on CPUs, so they keep freed memory (efficient_attention/processes/allocator.py).
-KEEP_FREED_MEMORY = ('train', 'eval', 'translate', 'seeds', 'sweep', 'grid')
+KEEP_FREED_MEMORY = ('train', 'eval', 'score', 'translate', 'seeds', 'sweep', 'grid')
 
 
 def main() -> None:

@@ -1,0 +1,107 @@
+"""Scores a trained model on a problem by likelihood.
+
+    efficient-attention score --model runs/pieces_full --problem blimp --files 'data/blimp/data/*.jsonl'
+    efficient-attention score --model gpt2 --problem lambada --files data/lambada/lambada_test.jsonl
+    efficient-attention score --model gpt2 --problem choice --files data/codah/full_data.tsv --set format=swag
+    efficient-attention score --model gpt2 --problem exact --files test.jsonl --train_files train.jsonl --shots 0,1,8
+
+Problems: blimp, lambada, choice, winograd, exact. docs/scoring.md says what each one measures and which numbers
+compare. `--set` sets a field of the reader: template, format, label, text, text_pair or answer. With `--ngram`, the
+n-gram model of the run's training text answers the same questions.
+
+The last line of output is one JSON object with all figures.
+"""
+
+import json
+import sys
+from typing import Any
+
+from absl import flags
+
+from efficient_attention.commands.command_line import parse_flags
+from efficient_attention.commands.flags import (
+    checkpoint_from_flags,
+    define_batch_size,
+    define_checkpoint,
+    define_integers,
+    define_length,
+    define_model,
+    define_output,
+)
+from efficient_attention.errors import InputError
+
+NAMES = ('blimp', 'lambada', 'choice', 'winograd', 'exact')
+
+
+def main() -> None:
+    """Reads the flags, scores the problem, prints a table and one JSON line."""
+    options = define_flags()
+    parse_flags(joined_lists(sys.argv), ('model', 'problem', 'files'), options=options, about=__doc__)
+    from efficient_attention.scoring.report import score_problem  # imported late, so that --help is fast
+
+    form: dict[str, Any] = {name: options[name].value for name in ('description', 'delimiter', 'seed', 'empty_prompt')}
+    found = score_problem(
+        options.model,
+        options.problem,
+        options.files,
+        train_files=options.train_files,
+        shots=options.shots,
+        fields=dict(parse_field(text) for text in options.set),
+        checkpoint=checkpoint_from_flags(options),
+        batch_size=options.batch_size,
+        length=options.length,
+        ngram=options.ngram,
+        limit=options.limit,
+        published=options.published,
+        output=options.output,
+        **form,
+    )
+    print(json.dumps(found))
+
+
+def define_flags() -> flags.FlagValues:
+    """Defines the command-line flags of this program, and returns them."""
+    options = flags.FlagValues()
+    define_model(options)
+    flags.DEFINE_enum('problem', None, NAMES, 'Kind of problem.', flag_values=options)
+    flags.DEFINE_string('files', None, 'Files of the problem; paths or globs, comma-separated.', flag_values=options)
+    flags.DEFINE_string('train_files', '', 'Files from which examples are drawn.', flag_values=options)
+    define_integers('shots', [0], 'Solved examples before each question, such as 0,1,8', options)
+    flags.DEFINE_multi_string('set', [], 'FIELD=VALUE of the reader, such as format=race.', flag_values=options)
+    flags.DEFINE_string('description', '', 'Text before examples and question.', flag_values=options)
+    between = 'Text after description and examples; default: two line ends, or nothing for exact.'
+    flags.DEFINE_string('delimiter', None, between, flag_values=options)
+    empty = 'Prompt of the measure against_empty, such as Answer:; default: the document separator.'
+    flags.DEFINE_string('empty_prompt', '', empty, flag_values=options)
+    flags.DEFINE_integer('seed', 0, 'Random seed of the examples.', lower_bound=0, flag_values=options)
+    flags.DEFINE_integer('limit', 0, 'Only this many first questions of each file; 0 = all.', 0, flag_values=options)
+    order = 'Also score an n-gram model of this order of the training text of the run; 0 = none.'
+    flags.DEFINE_integer('ngram', 0, order, 0, flag_values=options)
+    published = 'JSON lines with published accuracies by UID, to print beside ours.'
+    flags.DEFINE_string('published', '', published, flag_values=options)
+    define_output('File for one JSON line per question: prompt, scores, answer.', options=options)
+    define_checkpoint('', '; best by default where the run names a metric, else last', options)
+    define_batch_size(16, '', options)
+    define_length(0, "Most tokens per row; 0 = the model's positions, or the length of its training rows.", options)
+    return options
+
+
+def joined_lists(arguments: list[str]) -> list[str]:
+    """Returns the arguments with the numbers after --shots joined by commas, so that `--shots 0 1 8` is one list."""
+    joined: list[str] = []
+    for argument in arguments:
+        follows = len(joined) > 1 and (joined[-2] == '--shots' or joined[-1].startswith('--shots='))
+        if follows and argument.isdecimal():
+            joined[-1] += f',{argument}'
+        else:
+            joined.append(argument)
+    return joined
+
+
+def parse_field(text: str) -> tuple[str, Any]:
+    """Parses 'name=value', a field of a problem's reader; raises InputError for another form."""
+    name, is_there, value = text.partition('=')
+    known = ('template', 'format', 'label', 'text', 'text_pair', 'answer')
+    if not is_there or name not in known:
+        raise InputError(f'--set {text!r}: write FIELD=VALUE with one of {", ".join(known)}')
+    return name, value.replace('\\n', '\n')

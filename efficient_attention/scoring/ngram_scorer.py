@@ -1,0 +1,76 @@
+"""Scores texts with an n-gram model: a yardstick that a trained model must beat on the same problem."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from efficient_attention.data.text.prepare import prepare_text
+from efficient_attention.data.text.text_units import TextUnits
+from efficient_attention.errors import InputError
+from efficient_attention.inference.ngram_language_model import NgramCounts, count_ngrams, next_token_probabilities
+from efficient_attention.interop.config_json_keys import LANGUAGE_MODELLING
+from efficient_attention.scoring.decoder_scorer import encode_with_units, first_line, line_ends
+from efficient_attention.scoring.pairs import Pair, PairTokens, Scorer, number_unique
+from efficient_attention.workdir.config_file import read_config
+
+
+class NgramScorer(Scorer):
+    """Scores texts with an interpolated n-gram model (inference/ngram_language_model.py).
+
+    Args:
+        orders: the counts of all 1-grams to n-grams.
+        units: the units that were counted.
+        name: names the model in reports.
+    """
+
+    def __init__(self, orders: list[NgramCounts], units: TextUnits, name: str = '') -> None:
+        self.orders, self.units, self.name = orders, units, name or f'{len(orders)}-gram'
+
+    def encode(self, pair: Pair) -> PairTokens:
+        """Returns the tokens of a pair by the rule of pairs.py; raises InputError if the continuation has none."""
+        return encode_with_units(self.units, pair)
+
+    def is_known(self, text: str) -> bool:
+        """Returns whether the vocabulary has every token of a text."""
+        return self.units.unknown < 0 or not (self.units.encode(text) == self.units.unknown).any()
+
+    def score_tokens(self, rows: Sequence[PairTokens]) -> list[tuple[float, bool]]:
+        """Returns each row's log-probability and whether its tokens are the most probable ones."""
+        unique, places = number_unique(rows)
+        found = [self._score_row(row) for row in unique]
+        return [found[place] for place in places]
+
+    def _score_row(self, row: PairTokens) -> tuple[float, bool]:
+        ids, total, is_greedy = [*row.context, *row.continuation], 0.0, True
+        for place in range(len(row.context), len(ids)):
+            before = ids[max(0, place - len(self.orders) + 1) : place]
+            probabilities_V = next_token_probabilities(self.orders, before, self.units.size)
+            total += float(np.log(probabilities_V[ids[place]]))
+            is_greedy &= int(probabilities_V.argmax()) == ids[place]
+        return total, is_greedy
+
+    def generate(self, prompts: Sequence[str], max_tokens: int) -> list[str]:
+        """Returns what greedy decoding adds to each prompt, up to the end of the line or `max_tokens` tokens."""
+        stops, found = set(line_ends(self.units)), []
+        for prompt in prompts:
+            ids, added = list(encode_with_units(self.units, Pair('', prompt)).continuation), 0
+            while added < max_tokens and (not added or ids[-1] not in stops):
+                before = ids[max(0, len(ids) - len(self.orders) + 1) :]
+                ids.append(int(next_token_probabilities(self.orders, before, self.units.size).argmax()))
+                added += 1
+            found.append(first_line(self.units, ids[len(ids) - added :]))
+        return found
+
+
+def ngram_scorer_of_run(workdir: Path, order: int) -> NgramScorer:
+    """Returns the n-gram model of a language-modelling run's training text, in the run's units.
+
+    Raises:
+        InputError: the folder has no run of a language model of text, or its text has changed or is missing.
+    """
+    config = read_config(workdir)
+    if config.task != LANGUAGE_MODELLING or config.data.units == 'pixels':
+        raise InputError(f'{workdir}: n-grams are counted in the training text of a language model; this run has none')
+    text = prepare_text(config.data)
+    return NgramScorer(count_ngrams(text.splits['train'], text.units.size, order), text.units)

@@ -1,0 +1,198 @@
+"""Defines what a scorer reads and returns: pairs of a context and a continuation, whole texts, and their scores.
+
+The rule for the tokens at the seam of a pair is the rule of lm-evaluation-harness, so that scores compare: white space
+at the end of the context moves to the continuation, both are encoded together, and the ids are cut at the number of
+tokens that the context alone has. An empty context means the separator between documents.
+"""
+
+import abc
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from efficient_attention.errors import InputError
+
+SEAM = (
+    'context and continuation are encoded together and cut; spaces at the end of the context belong to the '
+    'continuation; an empty context is the document separator'
+)
+ALONE = 'source and target are encoded separately; the source ends with its end symbol, the target has none'
+WHOLE = (
+    'pseudo-log-likelihood: each token is predicted with itself and the later tokens of its word masked (Kauf and '
+    'Ivanova 2023)'
+)
+
+
+class Pair(NamedTuple):
+    """A context and the continuation whose probability after this context is asked for."""
+
+    context: str
+    continuation: str
+
+
+class PairTokens(NamedTuple):
+    """The token ids of a pair; each part has at least one."""
+
+    context: tuple[int, ...]
+    continuation: tuple[int, ...]
+
+    @property
+    def positions(self) -> int:
+        """Returns how many tokens the model reads; the last token is only predicted."""
+        return len(self.context) + len(self.continuation) - 1
+
+
+class PairScore(NamedTuple):
+    """The score of a continuation after its context.
+
+    Attributes:
+        log_prob: natural logarithm of the continuation's probability, summed over its tokens.
+        is_greedy: whether each of its tokens is the most probable one, so that greedy decoding gives the continuation.
+        tokens: number of tokens of the continuation.
+        characters: number of its characters.
+        bytes: number of its bytes in UTF-8.
+    """
+
+    log_prob: float
+    is_greedy: bool
+    tokens: int
+    characters: int
+    bytes: int
+
+
+class TextScore(NamedTuple):
+    """The score of a whole text: its log-probability after the document separator, and its size in three units."""
+
+    log_prob: float
+    tokens: int
+    characters: int
+    bytes: int
+
+
+class Scorer(abc.ABC):
+    """Base class of scorers, which compute log-probabilities of texts with one trained model.
+
+    Attributes:
+        name: what the scores come from, such as the folder of the model.
+        rule: how texts become tokens, for reports.
+        longest: maximum number of tokens that the model reads at once; None = no limit.
+    """
+
+    name: str
+    rule: str = SEAM
+    longest: int | None = None
+
+    @abc.abstractmethod
+    def encode(self, pair: Pair) -> PairTokens:
+        """Returns the tokens of a pair; raises InputError if the continuation has none."""
+
+    @abc.abstractmethod
+    def is_known(self, text: str) -> bool:
+        """Returns whether the vocabulary has every token of a text."""
+
+    @abc.abstractmethod
+    def score_tokens(self, rows: Sequence[PairTokens]) -> list[tuple[float, bool]]:
+        """Returns each row's log-probability and whether greedy decoding gives its continuation."""
+
+    def generate(self, prompts: Sequence[str], max_tokens: int) -> list[str]:  # noqa: ARG002  only some can
+        """Returns what greedy decoding adds to each prompt, up to the end of the line or `max_tokens` tokens.
+
+        Raises:
+            InputError: the model does not generate text token by token.
+        """
+        raise InputError(f'{self.name} cannot generate the answer; this problem needs a language model')
+
+    def score(self, pairs: Iterable[Pair | tuple[str, str]]) -> list[PairScore]:
+        """Returns the score of each pair, in their order. A pair gives the same score by itself and in a list.
+
+        Raises:
+            InputError: an empty continuation, or a pair with more tokens than the model can read; the message says
+                which pair.
+        """
+        given = [Pair(*pair) for pair in pairs]
+        rows = [self.fitting_tokens(number, pair) for number, pair in enumerate(given, start=1)]
+        return [
+            PairScore(log_prob, is_greedy, len(row.continuation), *text_sizes(pair.continuation))
+            for pair, row, (log_prob, is_greedy) in zip(given, rows, self.score_tokens(rows), strict=True)
+        ]
+
+    def fitting_tokens(self, number: int, pair: Pair) -> PairTokens:
+        """Returns the tokens of pair number `number`; raises InputError if the model cannot read that many."""
+        try:
+            row = self.encode(pair)
+        except InputError as error:
+            raise InputError(f'pair {number}: {error}') from None
+        if not self.fits(row):
+            raise InputError(
+                f'pair {number} has {row.positions} tokens to read; the model reads {self.longest} at most'
+            )
+        return row
+
+    def fits(self, row: PairTokens) -> bool:
+        """Returns whether the model can read the pair in one row."""
+        return self.longest is None or row.positions <= self.longest
+
+    def score_texts(self, texts: Sequence[str], *, context: int = 0, stride: int = 0) -> list[TextScore]:
+        """Returns the score of each whole text; each of its tokens is predicted once.
+
+        Args:
+            texts: one document each.
+            context: tokens that the model sees at once; 0 = as many as it can, or 1,024 if there is no limit.
+            stride: tokens by which this window moves; 0 = `context`, so that windows do not overlap except for the
+                last one, which is moved back until it is full.
+
+        Raises:
+            InputError: a text without tokens, or a number out of range.
+        """
+        window = context or self.longest or 1024
+        if self.longest is not None and window > self.longest:
+            raise InputError(f'context is {window}; the model reads {self.longest} tokens at most')
+        step = stride or window
+        if not 1 <= step <= window:
+            raise InputError(f'stride is {step}; it must be from 1 to the context, {window}')
+        rows, owners = [], []
+        for number, text in enumerate(texts):
+            parts = list(windows_of_text(self.encode(Pair('', text)), window, step))
+            rows += parts
+            owners += [number] * len(parts)
+        totals, tokens = np.zeros(len(texts)), np.zeros(len(texts), int)
+        for number, row, (log_prob, _) in zip(owners, rows, self.score_tokens(rows), strict=True):
+            totals[number] += log_prob
+            tokens[number] += len(row.continuation)
+        return [
+            TextScore(float(total), int(count), *text_sizes(text))
+            for total, count, text in zip(totals, tokens, texts, strict=True)
+        ]
+
+
+def text_sizes(text: str) -> tuple[int, int]:
+    """Returns the number of characters and of UTF-8 bytes of a text."""
+    return len(text), len(text.encode(errors='surrogatepass'))
+
+
+def move_spaces(pair: Pair) -> Pair:
+    """Returns the pair with the white space at the end of the context moved to the continuation."""
+    context = pair.context.rstrip()
+    return Pair(context, pair.context[len(context) :] + pair.continuation)
+
+
+def windows_of_text(row: PairTokens, window: int, stride: int) -> Iterator[PairTokens]:
+    """Yields windows of a text that predict each of its tokens once; `row.context` is the separator before the text.
+
+    Each window predicts the next `stride` tokens and reads up to `window` tokens.
+    """
+    ids = (*row.context, *row.continuation)
+    first = len(row.context)
+    while first < len(ids):
+        last = min(first + stride, len(ids))
+        start = max(0, last - 1 - window)
+        yield PairTokens(ids[start:first], ids[first:last])
+        first = last
+
+
+def number_unique(items: Sequence[Hashable]) -> tuple[list, list[int]]:
+    """Returns the different items in order of first occurrence, and the number of each item among these."""
+    numbers: dict[Hashable, int] = {}
+    places = [numbers.setdefault(item, len(numbers)) for item in items]
+    return list(numbers), places

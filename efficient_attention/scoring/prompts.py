@@ -1,0 +1,82 @@
+"""Builds prompts of K solved examples and a question, and leaves out examples that do not fit into the model."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from efficient_attention.errors import InputError
+from efficient_attention.scoring.pairs import Pair, Scorer
+from efficient_attention.scoring.questions import Question
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptForm:
+    """The text around a question.
+
+    Attributes:
+        description: what comes first, such as the task in words; '' = nothing.
+        delimiter: what stands after the description and after each example.
+        seed: chooses the examples, together with the number of the question.
+    """
+
+    description: str = ''
+    delimiter: str = '\n\n'
+    seed: int = 0
+
+    def text(self, examples: Sequence[str], prompt: str) -> str:
+        """Returns description, examples and prompt as one text."""
+        head = [self.description] if self.description else []
+        return ''.join(f'{part}{self.delimiter}' for part in (*head, *examples)) + prompt
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompt:
+    """A question as the model reads it: one pair per answer, and how many examples are in it."""
+
+    pairs: tuple[Pair, ...]
+    examples: int
+
+
+def draw_examples(pool: Sequence[Question], question: Question, number: int, count: int, seed: int) -> list[str]:
+    """Returns `count` solved examples from the training questions, drawn by (seed, number of the question).
+
+    The question itself is never among them, even if the training file has it.
+
+    Raises:
+        InputError: there are fewer training questions than examples.
+    """
+    if not count:
+        return []
+    order = np.random.default_rng((seed, number)).permutation(len(pool)).tolist()
+    other = [pool[place] for place in order if pool[place].solved != question.solved]
+    if len(other) < count:
+        raise InputError(
+            f'{count} examples per question are asked for (--shots); the training files have {len(other)} other '
+            'questions'
+        )
+    return [one.solved for one in other[:count]]
+
+
+def build_prompt(scorer: Scorer, question: Question, examples: Sequence[str], form: PromptForm) -> Prompt:
+    """Returns the prompt with as many examples as fit; those farthest from the question are left out first.
+
+    Raises:
+        InputError: the question does not fit without any example; the message names file and line.
+    """
+    for first in range(len(examples) + 1):
+        kept = examples[first:]
+        pairs = tuple(
+            Pair(form.text(kept, question.prompt(number)), question.option(number))
+            for number in range(question.choices)
+        )
+        try:
+            rows = [scorer.encode(pair) for pair in pairs]
+        except InputError as error:
+            raise InputError(f'{question.where}: {error}') from None
+        if all(map(scorer.fits, rows)):
+            return Prompt(pairs, len(kept))
+    longest = max(row.positions for row in rows)
+    raise InputError(
+        f'{question.where}: the question has {longest} tokens; the model reads {scorer.longest} at most (--length)'
+    )

@@ -1,0 +1,172 @@
+"""Scores a model on the files of a problem, writes a line per question, and prints tables."""
+
+import functools
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.atomic_files import write_atomically
+from efficient_attention.data.sources.json_files import read_json_lines
+from efficient_attention.data.sources.text_files import find_files
+from efficient_attention.errors import InputError, advice_on_name
+from efficient_attention.scoring.ngram_scorer import ngram_scorer_of_run
+from efficient_attention.scoring.open_scorer import open_scorer
+from efficient_attention.scoring.pairs import Scorer
+from efficient_attention.scoring.problems import PROBLEMS, Problem, answer_questions, summarize
+from efficient_attention.scoring.prompts import PromptForm
+from efficient_attention.scoring.questions import Question
+
+
+def score_problem(
+    model: Path,
+    name: str,
+    files: str,
+    *,
+    train_files: str = '',
+    shots: Sequence[int] = (0,),
+    fields: Mapping[str, str] | None = None,
+    description: str = '',
+    delimiter: str | None = None,
+    seed: int = 0,
+    empty_prompt: str = '',
+    checkpoint: str = '',
+    batch_size: int = 16,
+    length: int = 0,
+    ngram: int = 0,
+    limit: int = 0,
+    published: str = '',
+    output: Path | None = None,
+) -> dict[str, Any]:
+    """Scores a trained model on a problem, prints a table, and returns all figures.
+
+    Args:
+        model: a workdir or a Hugging Face folder.
+        name: one of `PROBLEMS`.
+        files: the questions; paths or globs, comma-separated.
+        train_files: the questions from which examples are drawn.
+        shots: numbers of examples before each question, one table row per number.
+        fields: fields of the problem's reader, such as 'template' or 'format'.
+        description: text before examples and question.
+        delimiter: text after the description and each example; None = the problem's.
+        seed: random seed of the examples.
+        empty_prompt: the prompt of the measure 'against_empty'; '' = the document separator.
+        checkpoint: a workdir's checkpoint; '' = the best if one is known, else the last.
+        batch_size: rows at a time.
+        length: most tokens per row; 0 = the model's own limit.
+        ngram: also score an n-gram model of this order; 0 = none.
+        limit: only this many first questions of each file; 0 = all.
+        published: JSON lines with published accuracies, one object with 'UID' per paradigm.
+        output: file for one JSON line per question.
+
+    Raises:
+        InputError: a file, field or number is bad, or the model cannot answer such questions.
+    """
+    if name not in PROBLEMS:
+        raise InputError(f'problem is {name!r}; {advice_on_name(name, PROBLEMS)}')
+    problem = PROBLEMS[name]
+    if any(count < 0 for count in shots) or not shots:
+        raise InputError(f'shots is {list(shots)}; it must be numbers from 0 on')
+    if any(shots) and not train_files:
+        raise InputError(f'--shots {max(shots)} needs --train_files, from which examples are drawn')
+    questions = first_questions(problem, files, fields or {}, limit)
+    pool = list(problem.read(train_files, fields or {})) if train_files else []
+    form = PromptForm(description, problem.delimiter if delimiter is None else delimiter, seed)
+    scorers: list[Scorer] = [open_scorer(model, checkpoint=checkpoint, batch_size=batch_size, length=length)]
+    if ngram:
+        scorers.append(ngram_scorer_of_run(Path(model), ngram))
+    lines: list[dict[str, Any]] = []
+    found: dict[str, Any] = {}
+    for scorer in scorers:
+        by_shots = {}
+        for count in shots:
+            started = time.monotonic()
+            asked: dict[str, Any] = {'shots': count, 'pool': pool, 'form': form, 'empty_prompt': empty_prompt}
+            show = functools.partial(print_progress, scorer.name, count, len(questions))
+            answered = list(answer_questions(scorer, problem, questions, **asked, on_answers=show))
+            lines += [{'model': scorer.name, **one.line(name, count)} for one in answered]
+            by_shots[count] = summarize(answered) | {'seconds': round(time.monotonic() - started, 1)}
+        found[scorer.name] = by_shots
+        print(table_of(scorer, by_shots), flush=True)
+    if published:
+        print(published_table(found, published), flush=True)
+    if output is not None:
+        write_atomically(output, ''.join(f'{json.dumps(line, ensure_ascii=False)}\n' for line in lines))
+    settings: dict[str, Any] = {'problem': name, 'measures': problem.about, 'files': files, 'train_files': train_files}
+    settings |= {'seed': seed, 'description': description, 'delimiter': form.delimiter}
+    return settings | {'rule': scorers[0].rule, 'longest': scorers[0].longest, 'results': found}
+
+
+def first_questions(problem: Problem, files: str, fields: Mapping[str, str], limit: int) -> list[Question]:
+    """Returns the questions of the files, or the first `limit` of each file; raises InputError if there is none."""
+    questions = list(problem.read(files, fields))
+    if limit:
+        counts: dict[str, int] = {}
+        kept = []
+        for question in questions:
+            file = question.where.rpartition(': ')[0]
+            counts[file] = counts.get(file, 0) + 1
+            if counts[file] <= limit:
+                kept.append(question)
+        questions = kept
+    if not questions:
+        raise InputError(f'{files}: no question there')
+    return questions
+
+
+def print_progress(name: str, shots: int, total: int, done: int) -> None:
+    """Prints how many questions are answered."""
+    print(f'{name}: {done:,} of {total:,} questions with {shots} examples', flush=True)
+
+
+def table_of(scorer: Scorer, by_shots: Mapping[int, Mapping[str, Any]]) -> str:
+    """Returns a table of one model's results: a row per number of examples and measure."""
+    rows = [('shots', 'fitted', 'measure', 'accuracy', 'standard error', 'questions', 'ties')]
+    for count, found in by_shots.items():
+        for name, values in found.items():
+            if isinstance(values, dict) and 'accuracy' in values:
+                error = f'{100 * values["standard_error"]:.2f} %'
+                accuracy = f'{100 * values["accuracy"]:.2f} %'
+                ties, fitted = values.get('ties', '-'), f'{found["examples"]:.1f}'
+                rows.append((str(count), fitted, name, accuracy, error, str(values['questions']), str(ties)))
+    lines = [scorer.name, *aligned(rows)]
+    first = next(iter(by_shots.values()))
+    if 'chance' in first:
+        lines.append(f'chance: {100 * first["chance"]:.2f} %')
+    for count, found in by_shots.items():
+        if 'perplexity' in found:
+            lines.append(f'perplexity of the answer with {count} examples: {found["perplexity"]:.2f}')
+    return '\n'.join(lines)
+
+
+def published_table(found: Mapping[str, Mapping[int, Mapping[str, Any]]], published: str) -> str:
+    """Returns a table of accuracies by paradigm in percent, ours beside published ones.
+
+    Raises:
+        InputError: a line of the file has no 'UID'.
+    """
+    theirs: dict[str, dict[str, float]] = {}
+    for path in find_files(published):
+        for row, where in read_json_lines(path):
+            if not isinstance(row, dict) or 'UID' not in row:
+                raise InputError(f"{where}: no field 'UID'")
+            theirs[row['UID']] = {key: value for key, value in row.items() if isinstance(value, float)}
+    columns = list(dict.fromkeys(name for row in theirs.values() for name in row))
+    ours = {name: by_shots[min(by_shots)].get('groups', {}) for name, by_shots in found.items()}
+    rows = [('paradigm', *ours, *columns)]
+    paradigms = [name for name in theirs if all(name in groups for groups in ours.values())]
+    for name in paradigms:
+        cells = [*(groups[name] for groups in ours.values()), *(theirs[name].get(column) for column in columns)]
+        rows.append((name, *('-' if cell is None else f'{100 * cell:.1f}' for cell in cells)))
+    if paradigms:
+        means = [sum(groups[name] for name in paradigms) / len(paradigms) for groups in ours.values()]
+        means += [sum(theirs[name].get(column, 0.0) for name in paradigms) / len(paradigms) for column in columns]
+        rows.append((f'mean of {len(paradigms)}', *(f'{100 * mean:.1f}' for mean in means)))
+    return '\n'.join(aligned(rows))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns rows of cells as lines with aligned columns."""
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    return ['  '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

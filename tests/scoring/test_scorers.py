@@ -1,0 +1,187 @@
+"""Tests that every score equals one full pass over its pair alone, whatever the batches, order and devices."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from configs.lm.common import language_modelling_config
+from efficient_attention.config.dict_conversion import from_dict
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.run import RunConfig
+from efficient_attention.data.text.text_units import ByteUnits
+from efficient_attention.errors import InputError
+from efficient_attention.inference.language_models import LanguageModel
+from efficient_attention.inference.ngram_language_model import count_ngrams, next_token_probabilities, token_bits
+from efficient_attention.models.decoder import Decoder
+from efficient_attention.scoring.decoder_scorer import DecoderScorer, encode_with_units
+from efficient_attention.scoring.ngram_scorer import NgramScorer
+from efficient_attention.scoring.pairs import Pair, PairTokens, windows_of_text
+
+BYTES = ByteUnits()
+PROMPT = 'The cat sat on the mat and looked at'
+PAIRS = [
+    *(Pair(PROMPT, option) for option in (' me', ' the dog in the garden', ' a', ' you.')),
+    Pair('', 'The cats sleep.'),
+    Pair('', 'The cats sleeps.'),
+    Pair('x ', 'y'),
+    *(Pair('A longer question, which is read once for both options?', option) for option in (' yes', ' no')),
+    Pair(PROMPT, ' me'),
+]
+MECHANISMS = {
+    'full': {},
+    'window': {'attention': 'causal & window(5)'},
+    'lsh': {'attention': 'lsh(8, 2, causal=True)', 'shared_qk': True},
+    'favor': {'attention': 'favor(16, causal=True)'},
+    'transformer_xl': {'relative': 'transformer_xl', 'rotary': False, 'memory_length': 24},
+    'gru': {'cell': 'gru', 'rotary': False},
+    'sru': {'cell': 'sru2', 'rotary': False},
+    'reversible': {'stack': 'reversible'},
+}
+
+
+def config_of(**fields) -> ModelConfig:
+    config = language_modelling_config()
+    config.data.batches = 'streams' if fields.get('memory_length') else 'windows'
+    config.model.update(
+        {'vocab_size': 256, 'width': 16, 'layers': 2, 'rotary': True, 'positions': 'none', 'init_std': 0.5}
+    )
+    if 'cell' not in fields:
+        config.model.update({'heads': 2, 'dropout_rate': 0.0, 'attention_dropout_rate': 0.0})
+    config.model.update(fields)
+    return from_dict(config.to_dict(), RunConfig).model
+
+
+def language_model(length: int | None = 96, **fields) -> LanguageModel:
+    config = config_of(**fields)
+    graph, params = nnx.split(Decoder(config, rngs=nnx.Rngs(1)))
+    return LanguageModel(config, BYTES, graph, nnx.to_pure_dict(params), length)
+
+
+def full_pass(opened: LanguageModel, row: PairTokens) -> tuple[float, bool]:
+    """Scores one pair alone by the model's log-probabilities of all its tokens."""
+    model = nnx.merge(opened.graph, opened.params)
+    ids = np.array([*row.context, *row.continuation])
+    logits_LV = model(jnp.asarray(ids[None, :-1]), jnp.ones((1, len(ids) - 1), int))[0]
+    log_probs_LV = np.asarray(jax.nn.log_softmax(logits_LV), np.float64)[len(row.context) - 1 :]
+    chosen = log_probs_LV[np.arange(len(row.continuation)), row.continuation]
+    return chosen.sum(), bool((log_probs_LV.argmax(axis=1) == row.continuation).all())
+
+
+@pytest.mark.parametrize('name', MECHANISMS)
+def test_score_equals_full_pass_of_each_pair_alone(name):
+    opened = language_model(**MECHANISMS[name])
+    expected = [full_pass(opened, encode_with_units(BYTES, pair))[0] for pair in PAIRS]
+    for batch_size, shares in ((3, True), (16, False)):
+        scorer = DecoderScorer(opened, batch_size=batch_size, shares_contexts=shares)
+        np.testing.assert_allclose([one.log_prob for one in scorer.score(PAIRS)], expected, atol=1e-4)
+
+
+def test_contexts_are_shared_exactly_where_a_cache_gives_the_full_pass():
+    shared = {name: DecoderScorer(language_model(**fields)).longest_shared for name, fields in MECHANISMS.items()}
+    assert shared['lsh'] == 0 and shared['transformer_xl'] == 24
+    assert all(shared[name] > 10**6 for name in ('full', 'window', 'favor', 'gru', 'sru', 'reversible'))
+
+
+def test_order_and_company_do_not_change_a_score():
+    scorer = DecoderScorer(language_model(), batch_size=4)
+    alone = [scorer.score([pair])[0] for pair in PAIRS]
+    turned = scorer.score(PAIRS[::-1])[::-1]
+    np.testing.assert_allclose([one.log_prob for one in alone], [one.log_prob for one in turned], atol=1e-4)
+    assert [one[1:] for one in alone] == [one[1:] for one in turned]
+
+
+def test_greedy_continuation_is_recognised():
+    opened = language_model()
+    scorer, ids = DecoderScorer(opened), [*b'The cat']
+    model = nnx.merge(opened.graph, opened.params)
+    for _ in range(3):
+        ids.append(int(model(jnp.asarray([ids]), jnp.ones((1, len(ids)), int))[0, -1].argmax()))
+    greedy = PairTokens(tuple(ids[:7]), tuple(ids[7:]))
+    other = greedy._replace(continuation=(*ids[7:-1], (ids[-1] + 1) % 256))
+    assert [is_greedy for _, is_greedy in scorer.score_tokens([greedy, other])] == [True, False]
+
+
+def test_uniform_model_scores_minus_tokens_times_log_of_vocabulary():
+    opened = language_model()
+    opened = opened._replace(params=jax.tree.map(jnp.zeros_like, opened.params))
+    for pair, score in zip(PAIRS, DecoderScorer(opened).score(PAIRS), strict=True):
+        assert score.log_prob == pytest.approx(-score.tokens * math.log(256), abs=1e-3)
+        assert score.tokens == score.bytes + (1 if pair.context.endswith(' ') else 0)
+
+
+@pytest.mark.parametrize(
+    ('pair', 'expected'),
+    [
+        (Pair('ab', ' c'), (b'ab', b' c')),
+        (Pair('ab ', 'c'), (b'ab', b' c')),
+        (Pair('ab\n ', 'c'), (b'ab', b'\n c')),
+        (Pair('', 'c'), (b'\n\n', b'c')),
+        (Pair(' ', 'c'), (b'\n\n', b' c')),
+    ],
+)
+def test_spaces_at_the_seam_belong_to_the_continuation(pair, expected):
+    assert encode_with_units(BYTES, pair) == PairTokens(*map(tuple, expected))
+
+
+@pytest.mark.parametrize(
+    ('pair', 'words'),
+    [
+        (Pair('a', ''), 'pair 2: the continuation is empty'),
+        (Pair('a' * 97, 'b'), 'pair 2 has 97 tokens to read; the model reads 96 at most'),
+    ],
+)
+def test_bad_pair_is_refused_by_its_number(pair, words):
+    with pytest.raises(InputError, match=words):
+        DecoderScorer(language_model()).score([Pair('a', 'b'), pair])
+
+
+def test_longest_row_is_the_training_row_with_its_memory_or_the_positions():
+    assert DecoderScorer(language_model()).longest == 96
+    assert DecoderScorer(language_model(**MECHANISMS['transformer_xl'])).longest == 120
+    assert DecoderScorer(language_model(**MECHANISMS['gru'])).longest is None
+    learned = language_model(positions='learned', rotary=False, max_length=50)
+    assert DecoderScorer(learned).longest == 50
+    with pytest.raises(InputError, match='length is 51; it must be from 0 to 50, the positions of the model'):
+        DecoderScorer(learned, longest=51)
+
+
+@pytest.mark.parametrize(('window', 'stride'), [(10, 10), (10, 3), (7, 7)])
+def test_windows_predict_each_token_once_from_as_much_as_the_window_holds(window, stride):
+    ids = tuple(range(100, 123))
+    parts = list(windows_of_text(PairTokens((1, 2), ids), window, stride))
+    assert sum((part.continuation for part in parts), ()) == ids
+    assert all(part.positions <= window for part in parts) and parts[-1].positions == window
+    assert all(len(part.continuation) <= stride for part in parts)
+
+
+def test_text_scores_add_up_over_windows_and_equal_one_pass_where_the_text_fits():
+    opened = language_model()
+    scorer = DecoderScorer(opened, batch_size=2)
+    text = 'Every token of this text is predicted once.'
+    row = encode_with_units(BYTES, Pair('', text))
+    [score] = scorer.score_texts([text])
+    assert score.log_prob == pytest.approx(full_pass(opened, row)[0], abs=1e-4)
+    assert score[1:] == (43, 43, 43)
+    windows = [full_pass(opened, part)[0] for part in windows_of_text(row, 12, 5)]
+    [moved] = scorer.score_texts([text], context=12, stride=5)
+    assert moved.log_prob == pytest.approx(sum(windows), abs=1e-4)
+    for bad, words in (({'context': 97}, 'context is 97'), ({'context': 9, 'stride': 10}, 'stride is 10')):
+        with pytest.raises(InputError, match=words):
+            scorer.score_texts([text], **bad)
+
+
+def test_ngram_scores_equal_the_bits_of_the_whole_text():
+    train, text = np.random.default_rng(0).integers(0, 5, 400), np.random.default_rng(1).integers(0, 6, 40)
+    orders = count_ngrams(train, 6, 3)
+    bits = token_bits(orders, text, 6)
+    for place in range(1, 40):
+        probabilities_V = next_token_probabilities(orders, text[:place].tolist(), 6)
+        assert probabilities_V.sum() == pytest.approx(1)
+        assert -np.log2(probabilities_V[text[place]]) == pytest.approx(bits[place - 1])
+    orders = count_ngrams(np.frombuffer(b'abcabcabd' * 20, np.uint8), 256, 3)
+    scores = NgramScorer(orders, BYTES).score([Pair('ab', 'c'), Pair('ab', 'd')])
+    assert [one.is_greedy for one in scores] == [True, False] and scores[0].log_prob > scores[1].log_prob
