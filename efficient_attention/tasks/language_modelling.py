@@ -206,13 +206,20 @@ class LanguageModellingTask(Task):
         return protocol
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
-        """Returns the mean metrics with bits or perplexity per unit and, if measured, the gain over a unigram model."""
+        """Returns the mean metrics with bits or perplexity per unit and, if measured, the gain over a unigram model.
+
+        On other text than the run's own, models with other units also get the bits per byte of the documents, with
+        which models of different vocabularies can be compared.
+        """
         metrics = dict(means)
         loss = metrics['causal_lm_loss']
         if self.data.units in BITS:
             metrics[BITS[self.data.units]] = loss / math.log(2)
         else:
             metrics[PERPLEXITIES[self.data.units]] = math.exp(min(loss, 700.0))
+        if not self.has_training_text and self.data.units in ('tokenizer', 'words', 'characters'):
+            nats = loss * metrics['causal_lm_weight']
+            metrics['bits_per_byte'] = nats / math.log(2) / self.text.manifest['counts']['held_out']['bytes']
         if metrics.get('causal_lm_unigram_loss'):
             metrics['causal_lm_below_unigram'] = 1.0 - loss / metrics['causal_lm_unigram_loss']
         return metrics

@@ -23,7 +23,7 @@ from tests.interop.gpt2_folders import LANGUAGE_MODELS, copied, run_config, star
 from tests.training.tiny_run import drawn_workdir, fresh_workdir, write_corpus
 
 pytestmark = pytest.mark.lenient_promotion
-TEXT = 'the dog runs, the old dog sings. ' * 4 + 'a tree falls near the house; who sings?'
+TEXT = 'the dog runs, the old dog sings. ' * 4 + 'a tree falls near the house; who sings?' + ' ∑'
 PARTS = {'context': 16, 'stride': 16}, {'context': 16, 'stride': 5}, {'context': 20, 'stride': 19}, {'context': 57}
 
 
@@ -74,6 +74,7 @@ def test_a_folder_scores_as_a_loop_over_its_windows(parts: dict[str, int], folde
     losses = window_losses(folder, ids, parts['context'], stride)
     assert len(losses) == len(ids) - 1 == found['causal_lm_weight'] > 57
     assert found['causal_lm_loss'] == pytest.approx(losses.mean(), abs=1e-4)
+    assert found['bits_per_byte'] == pytest.approx(losses.sum() / math.log(2) / len(TEXT.encode()), rel=1e-4)
     assert found['causal_lm_perplexity'] == pytest.approx(math.exp(losses.mean()), rel=1e-4)
     told = {name: found[name] for name in ('source', 'context', 'stride', 'protocol')}
     name = 'no_context' if stride == parts['context'] else 'sliding_window'
@@ -162,4 +163,7 @@ def test_a_run_reads_other_text_in_its_own_vocabulary(units: str, folder: Path):
     assert found.pop('source') == source_beside(folder) and own.pop('split') == 'held_out'
     of_unigram = {name for name in own if 'unigram' in name}
     assert len(of_unigram) == 2 and own.keys() - found.keys() == of_unigram
+    bits = found.pop('bits_per_byte') if units != 'bytes' else own['bits_per_byte']
+    if units == 'characters':  # The text has one byte per character, and all but the first are predicted.
+        assert bits == pytest.approx(found['bits_per_character'], rel=1e-2)
     check_same(found, {name: own[name] for name in found})

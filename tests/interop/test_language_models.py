@@ -34,6 +34,7 @@ from efficient_attention.interop.low_rank import low_rank
 from efficient_attention.interop.pretrained import Pretrained, open_encoder, open_pretrained
 from efficient_attention.interop.shrink import shrink
 from efficient_attention.models.cached_decoding import CachedDecoder
+from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoder_sizes import gpt2_fields
 from efficient_attention.programs.convert import main as convert
 from efficient_attention.training.initial_params import InitialParams
@@ -275,6 +276,28 @@ def test_a_run_starts_from_a_folder_and_is_exported(tmp_path: Path, capsys: pyte
     # A run may also start from a workdir.
     again = run_config(tmp_path / 'corpus', **tokens | {'train.start_from': str(workdir)})
     InitialParams(again).make_initial_state(run)
+
+
+@pytest.mark.lenient_promotion
+@pytest.mark.parametrize(
+    'attention',
+    ['causal & window(16)', 'sparse_fixed(16, 4)', 'sparse_strided(16)', 'causal; causal; causal & window(16)'],
+)
+def test_another_attention_changes_only_texts_beyond_its_reach(attention: str, tmp_path: Path):
+    """Each of these mechanisms is full attention for texts of at most 16 tokens."""
+    fields = {'data.units': 'tokenizer', 'data.length': 32, 'model.attention': attention} | start_fields(tmp_path)
+    config = run_config(tmp_path / 'corpus', **fields)
+    params = InitialParams(config).make_initial_state(build_run(config)).params
+    ours = nnx.merge(nnx.split(nnx.eval_shape(lambda: Decoder(config.model, rngs=nnx.Rngs(0))))[0], params)
+    theirs = ea.load(tmp_path / 'gpt2', ea.Decoder).model
+    tokens_BL = jnp.asarray(np.random.default_rng(0).integers(0, END, (2, 32)))
+    model = nnx.jit(lambda model, tokens_BL: model(tokens_BL, jnp.ones_like(tokens_BL)))
+    for length in (9, 16):
+        short_BL = tokens_BL[:, :length]
+        np.testing.assert_allclose(model(ours, short_BL), model(theirs, short_BL), atol=1e-5)
+    found, full = np.asarray(model(ours, tokens_BL)), np.asarray(model(theirs, tokens_BL))
+    np.testing.assert_allclose(found[:, :16], full[:, :16], atol=1e-5)
+    assert np.abs(found - full)[:, 17:].max(axis=(1, 2)).min() > 1e-2
 
 
 @pytest.mark.lenient_promotion

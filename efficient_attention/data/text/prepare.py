@@ -171,7 +171,7 @@ class IdsWriter:
         self._units = units
         self._folder, self._split = folder, split
         self._starts: list[int] = []
-        self._tokens = 0
+        self._tokens, self._bytes = 0, 0
         self._file = ids_path(folder, split).open('wb')
 
     def add(self, text: Text) -> None:
@@ -180,15 +180,19 @@ class IdsWriter:
         if self._starts:
             self._append(self._units.separator)
         self._starts.append(self._tokens)
+        self._bytes += len(text.encode() if isinstance(text, str) else text)
         for section in self._units.split_into_sections(text):
             self._append(self._units.encode(section))
 
     def close(self) -> dict[str, int]:
-        """Closes the file of ids; returns the numbers of documents, tokens and unknown tokens."""
+        """Closes the file of ids; returns the numbers of documents, tokens and unknown tokens, and the bytes of the
+        documents.
+        """
         self._file.close()
         np.save(document_starts_path(self._folder, self._split), np.array(self._starts, np.int64), allow_pickle=False)
         unknown = int(self.unigram_counts[self._units.unknown]) if self._units.unknown >= 0 else 0
-        return {'documents': len(self._starts), 'tokens': self._tokens, 'unknown': unknown}
+        counts = {'documents': len(self._starts), 'tokens': self._tokens, 'unknown': unknown}
+        return counts | {'bytes': self._bytes}
 
     def _append(self, ids: np.ndarray) -> None:
         self._file.write(ids.astype(token_dtype(self._units.text_vocabulary_size)).tobytes())
