@@ -14,6 +14,7 @@ from flax import nnx
 
 import efficient_attention as ea
 from efficient_attention.errors import InputError
+from efficient_attention.inference import evaluated_models
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.programs.eval import main
@@ -80,6 +81,12 @@ def test_a_folder_scores_as_a_loop_over_its_windows(parts: dict[str, int], folde
     name = 'no_context' if stride == parts['context'] else 'sliding_window'
     settings = {'source': source_beside(folder), 'context': parts['context'], 'stride': stride, 'protocol': name}
     assert told == settings and not {'step', 'split', 'causal_lm_unigram_loss'} & found.keys()
+
+
+def test_neither_the_chunks_of_the_loss_nor_the_batch_matter(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    found = evaluate_workdir(folder, source=source_beside(folder))
+    monkeypatch.setattr(evaluated_models, 'FOLDER_CHUNK', 7)
+    check_same(evaluate_workdir(folder, source=source_beside(folder), batch_size=2), found)
 
 
 def test_the_command_prints_the_metrics(
