@@ -1,4 +1,6 @@
-"""Evaluates a checkpoint of a run's workdir on all held-out examples, each exactly once."""
+"""Evaluates a checkpoint of a run's workdir on all held-out examples, each exactly once; a language model also on text
+that the caller names.
+"""
 
 import dataclasses
 import functools
@@ -13,18 +15,17 @@ from efficient_attention.config.dict_conversion import to_dict
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
+from efficient_attention.inference.evaluated_models import open_evaluated_model
 from efficient_attention.inference.keyword_option_types import EvalOptions
-from efficient_attention.inference.restore import restore
 from efficient_attention.inference.seq2seq_generator import unsearchable_reason
 from efficient_attention.inference.translator import score_generated_targets
-from efficient_attention.interop.workdir_import import checkpoint_thresholds, parse_requested_checkpoint
+from efficient_attention.interop.workdir_import import checkpoint_thresholds
 from efficient_attention.models.unstacked_layers import lay_out_for_inference
 from efficient_attention.processes.peer_monitor import check_facts_agree_with_peers
 from efficient_attention.processes.watchdog import EVALUATING, Watchdog
 from efficient_attention.tasks.fine_tuning import FineTuningTask
 from efficient_attention.tasks.text_to_text import TextToTextTask
-from efficient_attention.workdir.checkpoint_reader import LAST, CheckpointReader
-from efficient_attention.workdir.config_file import read_config
+from efficient_attention.workdir.checkpoint_reader import LAST
 
 
 def evaluate_workdir(
@@ -32,6 +33,7 @@ def evaluate_workdir(
     *,
     checkpoint: str = LAST,
     batch_size: int | None = None,
+    source: str | None = None,
     before_search: Callable[[dict[str, float | str]], None] = lambda _: None,
     **protocol: Unpack[EvalOptions],
 ) -> dict[str, float | str]:
@@ -43,19 +45,20 @@ def evaluate_workdir(
     exception: its text is cut into as many parts as the batch size, and each part begins with empty memory.
 
     Args:
-        workdir: a folder that `train` wrote.
+        workdir: a folder that `train` wrote, or a Hugging Face folder of a language model (GPT-2).
         checkpoint: 'last', 'best' by the config's `checkpoint.best_metric`, a step's number, or 'average-5' for the
             mean of the last 5. After averaging, 'averaged_steps' lists the steps.
-        batch_size: rows at a time, over all devices; None = the config's.
+        batch_size: rows at a time, over all devices; None = the config's, or 8 for a Hugging Face folder.
+        source: text to evaluate a language model on, spelled as `data.source`, in place of the run's held-out text. A
+            Hugging Face folder needs one. The result then has no metrics of a unigram model.
         before_search: called with the metrics known before the slower text search; not called if no text is searched.
         protocol: fields of `EvalConfig` that replace the config's, such as how a language model is evaluated.
 
     Raises:
         InputError: in the same cases as `restore`; also if the checkpoint does not exist, no text is held out, or the
-            batch does not divide over the devices.
+            batch does not divide over the devices; or `source` or an option of `protocol` does not fit the model.
     """
-    config = read_config(workdir)
-    wanted = parse_requested_checkpoint(CheckpointReader(workdir), config, checkpoint)
+    config, restore_with = open_evaluated_model(workdir, checkpoint, source, protocol)
     batch_size = config.eval.batch_size if batch_size is None else batch_size
     config = dataclasses.replace(
         config,
@@ -65,7 +68,7 @@ def evaluate_workdir(
     if not config.has_evaluation_data:
         raise InputError(f'{workdir}: {no_validation_set_message(config)}')
     check_facts_agree_with_peers({'config': to_dict(config)})
-    evaluation, params, step, averaged = restore(workdir, wanted=wanted, config=config)
+    evaluation, params, step, averaged = restore_with(config)
     check_facts_agree_with_peers({'checkpoint': averaged or step})
     if isinstance(evaluation.task, FineTuningTask) and config.eval.split == 'test':
         evaluation.task.set_thresholds(checkpoint_thresholds(workdir, config, checkpoint if averaged else str(step)))
@@ -75,10 +78,11 @@ def evaluate_workdir(
     eval_step = evaluation.make_jitted_step(graph)
     task = evaluation.task
     with Watchdog(config.train.stall_seconds, workdir) as watchdog:
-        on_batch = functools.partial(watchdog.note_progress, step, EVALUATING)
+        on_batch = functools.partial(watchdog.note_progress, step or 0, EVALUATING)
         metrics = evaluation.metrics(eval_step, params, on_batch=on_batch)
-        steps = {'averaged_steps': ', '.join(map(str, averaged))} if averaged else {}
-        found = {'step': step, **steps, **task.evaluation_protocol, **metrics}
+        steps: dict[str, float | str] = {} if step is None else {'step': step}
+        steps |= {'averaged_steps': ', '.join(map(str, averaged))} if averaged else {}
+        found = {**steps, **task.evaluation_protocol, **metrics}
         if not isinstance(task, TextToTextTask):
             return found
         if reason := unsearchable_reason(config.model):

@@ -63,6 +63,13 @@ def imported_language_model(path: Path, pretrained: Pretrained) -> LanguageModel
     """Returns the language model of an opened Hugging Face folder; raises InputError as `open_language_model` does."""
     if pretrained.problem != LANGUAGE_MODELLING:
         raise InputError(f'{path} was trained for {pretrained.problem!r}; generating text needs a language model')
+    units = imported_units(path, pretrained)
+    graph, state = nnx.split(pretrained_decoder(pretrained))
+    return LanguageModel(pretrained.model, units, graph, nnx.to_pure_dict(state))
+
+
+def imported_units(path: Path, pretrained: Pretrained) -> TokenizerUnits:
+    """Returns the vocabulary of an opened Hugging Face folder; raises InputError if it is missing or too large."""
     if pretrained.tokenizer is None:
         raise InputError(f'{path}: no tokenizer there (tokenizer.json, or vocab.json with merges.txt)')
     loaded = load_tokenizer(pretrained.tokenizer, lowercase=pretrained.lowercase)
@@ -70,8 +77,7 @@ def imported_language_model(path: Path, pretrained: Pretrained) -> LanguageModel
     if units.size > pretrained.model.vocab_size:
         size = pretrained.model.vocab_size
         raise InputError(f'{pretrained.tokenizer}: the tokenizer has {units.size} tokens; the model has {size}')
-    graph, state = nnx.split(pretrained_decoder(pretrained))
-    return LanguageModel(pretrained.model, units, graph, nnx.to_pure_dict(state))
+    return units
 
 
 def read_vocabulary(kind: str, workdir: Path) -> TextUnits:

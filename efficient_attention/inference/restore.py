@@ -2,6 +2,7 @@
 run.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from jax.sharding import Mesh
 from efficient_attention.config.dict_conversion import to_dict
 from efficient_attention.config.field_metadata import CHANGEABLE, TRAINING_ONLY
 from efficient_attention.config.run import RunConfig
+from efficient_attention.data.text.text_units import TextUnits
 from efficient_attention.inference.evaluate import Evaluation, make_evaluation
 from efficient_attention.interop.workdir_import import parse_requested_checkpoint
 from efficient_attention.models.device_memory import check_fits, state_bytes
@@ -33,17 +35,25 @@ class RestoredRun(NamedTuple):
 
     evaluation: Evaluation
     params: Any
-    step: int
+    step: int | None  # None = a model folder, whose parameters are of no step
     averaged: tuple[int, ...] = ()  # steps whose parameters were averaged; () = no averaging
 
 
-def restore(workdir: Path, *, wanted: Wanted | AverageChoice = None, config: RunConfig | None = None) -> RestoredRun:
+def restore(
+    workdir: Path,
+    *,
+    wanted: Wanted | AverageChoice = None,
+    config: RunConfig | None = None,
+    units: TextUnits | None = None,
+) -> RestoredRun:
     """Returns a run's evaluation and the parameters of a checkpoint, on the devices of this machine.
 
     Args:
         workdir: a folder that `train` wrote.
         wanted: a number of updates, the best step, or the mean of the last steps; None = the newest step.
         config: replaces the workdir's config; it may differ only in fields that do not change the parameters.
+        units: the vocabulary of a language model that is evaluated on other text than its own, which `config` names;
+            None = on its own held-out text.
 
     Raises:
         InputError: the run or checkpoint is missing, the checkpoint does not fit the config, the data has changed, or
@@ -51,17 +61,19 @@ def restore(workdir: Path, *, wanted: Wanted | AverageChoice = None, config: Run
     """
     config = config or read_config(workdir)
     mesh = make_mesh(config.mesh)
-    task = make_task(config)
+    task = make_task(config, units)
     evaluation = make_evaluation(config, task, mesh)
     params = abstract_params(task, mesh)
     check_fits(mesh, {'parameters': state_bytes(params)})
     lay_out = functools.partial(abstract_arrays, mesh=mesh)
-    restored = restore_params(CheckpointReader(workdir), config, params, wanted, lay_out)
+    trained = config if units is None else dataclasses.replace(config, data=read_config(workdir).data)
+    restored = restore_params(CheckpointReader(workdir), trained, params, wanted, lay_out)
+    other_text = () if units is None else ('text',)
     compare_fingerprints(
         with_new_field_defaults(restored.record.get('fingerprint', {})),
-        {'config': to_dict(config)} | task.fingerprint,
+        {'config': to_dict(trained)} | task.fingerprint,
         where=str(workdir),
-        changeable=(*marked_run_fields(CHANGEABLE), *marked_run_fields(TRAINING_ONLY), TEACHER),
+        changeable=(*marked_run_fields(CHANGEABLE), *marked_run_fields(TRAINING_ONLY), TEACHER, *other_text),
         advice='put back what was changed since',
     )
     return RestoredRun(evaluation, restored.state, restored.step, tuple(restored.record.get(AVERAGED, ())))

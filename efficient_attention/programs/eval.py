@@ -1,5 +1,8 @@
 """Evaluates a trained model on its held-out data: efficient-attention eval --workdir runs/x [--checkpoint=best]
 
+A language model, also of a Hugging Face folder, on any text: efficient-attention eval --workdir checkpoints/gpt2
+--source text:data/test.txt --context 1024 --stride 512
+
 The last printed line is one JSON object. For text-to-text models, a line with the losses comes before the beam search.
 So the losses are not lost if the search is interrupted.
 """
@@ -42,7 +45,7 @@ def main() -> None:
     chosen: dict[str, Any] = {
         name: options[name].value for name in (*PROTOCOL, *SEARCH) if options[name].value is not None
     }
-    chosen = {'checkpoint': checkpoint_from_flags(options), 'batch_size': options.batch_size, **chosen}
+    chosen |= {'checkpoint': checkpoint_from_flags(options), 'batch_size': options.batch_size, 'source': options.source}
     with multi_host_run_from_flags({'options': chosen}, options):
         show(evaluate_workdir(options.workdir, **chosen, before_search=show))
 
@@ -50,10 +53,14 @@ def main() -> None:
 def define_flags() -> flags.FlagValues:
     """Defines the command-line flags of this program, and returns them."""
     options = flags.FlagValues()
-    define_workdir(options=options)
+    define_workdir('Folder of the run, or a Hugging Face folder of a language model.', options)
     define_checkpoint('last', options=options)
-    rows = ', over all devices; with segment memory, parts of the text read in parallel; default: as in the config'
+    rows = (
+        ', over all devices; with segment memory, parts of the text read in parallel; default: as in the config, or 8'
+    )
     define_batch_size(None, rows, options)
+    other = 'Text for a language model in place of its held-out text, spelled as data.source: text:data/test.txt.'
+    flags.DEFINE_string('source', None, other, flag_values=options)
     define_split(('held_out', 'test'), None, 'Part of the text to evaluate on.', options)
     for name, meaning in {
         'context': 'Tokens that the model sees at once.',

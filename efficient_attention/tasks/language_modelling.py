@@ -13,12 +13,17 @@ from efficient_attention.config.evaluation import EvalConfig, has_held_out
 from efficient_attention.config.model import ModelConfig, check_compression_rate, check_memory
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.batching.host_batch_shard import HostBatchShard
-from efficient_attention.data.preparation.held_out_documents import few_held_out_note, held_out_share_note, split_counts
+from efficient_attention.data.preparation.held_out_documents import (
+    FEW_TOKENS,
+    few_held_out_note,
+    held_out_share_note,
+    split_counts,
+)
 from efficient_attention.data.text.batches import evaluation_batches, memory_evaluation_batches, training_batches
 from efficient_attention.data.text.prepare import prepare_text
 from efficient_attention.data.text.prepared_text import PreparedText
 from efficient_attention.data.text.rows import TextRows, check_enough_targets
-from efficient_attention.data.text.text_units import TokenizerUnits
+from efficient_attention.data.text.text_units import TextUnits, TokenizerUnits
 from efficient_attention.errors import InputError, require
 from efficient_attention.models.bidirectional_lm import TwoWayLanguageModel
 from efficient_attention.models.decoder import Decoder, check_causal
@@ -35,23 +40,33 @@ PERPLEXITIES = {'tokenizer': 'causal_lm_perplexity', 'words': 'word_perplexity'}
 class LanguageModellingTask(Task):
     """Causal language modelling on bytes, characters, words or tokenizer pieces of a text, or on image bytes."""
 
-    def __init__(self, config: RunConfig) -> None:
+    has_training_text = True  # False = all text is held out, and the vocabulary is that of a trained model
+
+    def __init__(self, config: RunConfig, units: TextUnits | None = None) -> None:
         """Prepares the text, or opens a text that is already prepared.
+
+        Args:
+            config: the run's config.
+            units: the vocabulary of a trained model, to evaluate it on text of which nothing is trained on; None = the
+                vocabulary of the config.
 
         Raises:
             InputError: text, tokenizer, attention or sizes do not fit the config; the message names which.
         """
         self.set_up_from_config(config)
+        self.has_training_text = units is None
         data, model, evaluation = self.data, self.model, self.evaluation
         self.context = evaluation.context or data.length
         self.stride = evaluation.stride or self.context
-        self.text: PreparedText = prepare_text(data)
+        self.text: PreparedText = prepare_text(data, units=units)
+        self.unigram_losses_V = unigram_losses(self.text.unigram_counts) if self.has_training_text else None
         size = self.text.units.size
         if size > model.vocab_size:
             raise InputError(
                 f'the text has a vocabulary of {size} {data.units}, above model.vocab_size {model.vocab_size}'
             )
-        check_enough_targets(self.rows('train', data.length))
+        if self.has_training_text:
+            check_enough_targets(self.rows('train', data.length))
         if data.units == 'pixels' and (model.memory_length or self.evaluation_model.memory_length):
             raise InputError("memory_length must be 0 with data.units 'pixels': memory would go from image to image")
         if data.units == 'pixels' and (self.context, self.stride) != (data.length, data.length):
@@ -65,7 +80,6 @@ class LanguageModellingTask(Task):
             self.evaluation_batches(0, 1)
         self.held_out_metrics = self.metric_names()
         self.fingerprint = {'text': self.text.fingerprint}
-        self.unigram_losses_V = unigram_losses(self.text.unigram_counts)
 
     def set_up_from_config(self, config: RunConfig) -> None:
         """Sets the task's model, objective and batch sizes from the run's config; reads no data."""
@@ -88,6 +102,10 @@ class LanguageModellingTask(Task):
     def check_evaluation(self) -> None:
         """Raises InputError if the split has too little text for the configured evaluation."""
         split, tokens = self.evaluation.split, len(self.text.splits[self.evaluation.split])
+        if not self.has_training_text:
+            if tokens < 2:
+                raise InputError(f'source {self.data.source!r} has fewer than 2 tokens, so nothing can be predicted')
+            return
         if split == 'test' and not tokens:
             raise InputError("the run has no test split: it needs data.test above 0, with data.splitting 'end'")
         if has_held_out(self.data.held_out, split) and self.evaluation.context >= max(tokens, 2):
@@ -97,6 +115,9 @@ class LanguageModellingTask(Task):
     def notes(self) -> list[str]:
         """Returns warnings about the text and its splits, one line each."""
         documents, tokens = split_counts(self.text.manifest)
+        if not self.has_training_text:
+            few = f'{self.data.source} has {tokens[1]:,} tokens, so few that a score on them is partly chance'
+            return [few] if tokens[1] < FEW_TOKENS else []
         share = self.data.held_out
         notes = held_out_share_note(share, documents, tokens) if self.data.splitting == 'documents' else []
         return [*notes, *few_held_out_note(share, tokens)]
@@ -142,7 +163,7 @@ class LanguageModellingTask(Task):
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
         """Yields this process's rows of evaluation batches, which cover each token of the split except the first.
 
-        They include each token's loss under a unigram model.
+        They include each token's loss under a unigram model, if the task has training text.
         """
         rows = self.rows(self.evaluation.split, self.context)
         block = HostBatchShard(self.evaluation.batch_size, process_index, process_count)
@@ -150,7 +171,10 @@ class LanguageModellingTask(Task):
             batches = memory_evaluation_batches(rows, block)
         else:
             batches = evaluation_batches(rows, block, stride=self.stride)
-        return (batch | {'unigram_losses': self.unigram_losses_V[batch['targets']]} for batch in batches)
+        losses_V = self.unigram_losses_V
+        if losses_V is None:
+            return batches
+        return (batch | {'unigram_losses': losses_V[batch['targets']]} for batch in batches)
 
     def rows(self, split: str, length: int) -> TextRows:
         """Returns a split of the text as rows of `length` tokens, with or without document boundaries as configured."""
@@ -166,8 +190,9 @@ class LanguageModellingTask(Task):
         """
         model = self.evaluation_model
         name = 'no_context' if self.stride == self.context else 'sliding_window'
+        text = {'split': self.evaluation.split} if self.has_training_text else {'source': self.data.source}
         protocol: dict[str, str | int] = {
-            'split': self.evaluation.split,
+            **text,
             'protocol': 'memory' if model.memory_length else name,
             'context': self.context,
             'stride': self.stride,
@@ -181,20 +206,28 @@ class LanguageModellingTask(Task):
         return protocol
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
-        """Returns the mean metrics with bits or perplexity per unit and, if measured, the gain over a unigram model."""
+        """Returns the mean metrics with bits or perplexity per unit and, if measured, the gain over a unigram model.
+
+        On other text than the run's own, models with other units also get the bits per byte of the documents, with
+        which models of different vocabularies can be compared.
+        """
         metrics = dict(means)
         loss = metrics['causal_lm_loss']
         if self.data.units in BITS:
             metrics[BITS[self.data.units]] = loss / math.log(2)
         else:
             metrics[PERPLEXITIES[self.data.units]] = math.exp(min(loss, 700.0))
+        if not self.has_training_text and self.data.units in ('tokenizer', 'words', 'characters'):
+            nats = loss * metrics['causal_lm_weight']
+            metrics['bits_per_byte'] = nats / math.log(2) / self.text.manifest['counts']['held_out']['bytes']
         if metrics.get('causal_lm_unigram_loss'):
             metrics['causal_lm_below_unigram'] = 1.0 - loss / metrics['causal_lm_unigram_loss']
         return metrics
 
     def metric_names(self) -> frozenset[str]:
         """Returns the names of the metrics of the held-out split."""
-        names = [f'causal_lm_{name}' for name in ('loss', 'accuracy', 'unigram_loss', 'weight')]
+        measured = ('loss', 'accuracy', *['unigram_loss'] * self.has_training_text, 'weight')
+        names = [f'causal_lm_{name}' for name in measured]
         names += [f'backward_lm_{name}' for name in ('loss', 'accuracy', 'weight')] * self.model.directions_apart
         names += [f'{term}_{name}' for term in auxiliary_losses(self.evaluation_model) for name in ('loss', 'weight')]
         return frozenset(self.finish_metrics(dict.fromkeys(names, 1.0)))

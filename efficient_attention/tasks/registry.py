@@ -10,6 +10,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from efficient_attention.config.run import RunConfig
+from efficient_attention.data.text.text_units import TextUnits
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.encoded_examples import EncodedExamples
 from efficient_attention.tasks.task import Task
@@ -27,23 +28,24 @@ MASKED_ROWS = 'efficient_attention.tasks.arena_pretraining.ArenaPretrainingTask'
 DENOISING = 'efficient_attention.tasks.denoising.DenoisingTask'
 
 
-def make_task(config: RunConfig, examples: EncodedExamples | None = None) -> Task:
+def make_task(config: RunConfig, given: EncodedExamples | TextUnits | None = None) -> Task:
     """Returns the training task that the config describes, with prepared data.
 
     Process 0 prepares the data first; the other processes then find the data in the cache.
 
     Args:
         config: the run's config.
-        examples: the examples of a fine-tuning task, if they are already loaded.
+        given: the examples of a fine-tuning task, if they are already loaded; or the vocabulary of a trained language
+            model that is evaluated on other text than its own.
 
     Raises:
         InputError: data, tokenizer or sizes do not fit the config, or the processes have different data or tokenizers.
     """
     if jax.process_count() == 1:
-        return _build_task(config, examples)
-    task = _build_task(config, examples) if jax.process_index() == 0 else None
+        return _build_task(config, given)
+    task = _build_task(config, given) if jax.process_index() == 0 else None
     multihost_utils.sync_global_devices('prepared')
-    task = task or _build_task(config, examples)
+    task = task or _build_task(config, given)
     digest = hashlib.sha256(json.dumps(task.fingerprint, sort_keys=True).encode()).digest()
     digests = multihost_utils.process_allgather(np.frombuffer(digest, np.uint8))
     if (digests != digests[0]).any():
@@ -62,6 +64,6 @@ def task_type(config: RunConfig) -> type[Task]:
     return getattr(importlib.import_module(module), name)
 
 
-def _build_task(config: RunConfig, examples: EncodedExamples | None) -> Task:
+def _build_task(config: RunConfig, given: EncodedExamples | TextUnits | None) -> Task:
     kind: Callable[..., Task] = task_type(config)
-    return kind(config) if examples is None else kind(config, examples)
+    return kind(config) if given is None else kind(config, given)

@@ -54,23 +54,30 @@ def train(config: Config, workdir: str | Path, changes: Mapping[str, Any] | None
 
 
 def evaluate(
-    workdir: str | Path, *, checkpoint: str = LAST, batch_size: int | None = None, **protocol: Unpack[EvalOptions]
+    workdir: str | Path,
+    *,
+    checkpoint: str = LAST,
+    batch_size: int | None = None,
+    source: str | None = None,
+    **protocol: Unpack[EvalOptions],
 ) -> dict[str, float | str]:
     """Returns a run's held-out metrics, with the training step as 'step', as eval.py prints them.
 
         ea.evaluate('runs/quickstart', checkpoint='best')
+        ea.evaluate('checkpoints/gpt2', source='text:data/test.txt', context=1024, stride=512)
 
     Args:
-        workdir: a folder that `train` wrote.
+        workdir: a folder that `train` wrote, or a Hugging Face folder of a language model (GPT-2).
         checkpoint: 'last', 'best', a step's number, or 'average-5' for the mean of the last 5.
-        batch_size: rows at a time, over all devices; None = as in the config.
+        batch_size: rows at a time, over all devices; None = as in the config, or 8 for a Hugging Face folder.
+        source: text to evaluate a language model on, spelled as `data.source`; None = the run's held-out text.
         protocol: fields of the config's `eval` group to change, such as `split` and `context`.
 
     Raises:
         InputError: there is no run or checkpoint, no text is held out, the data have changed, or an option is bad.
     """
     print_plain_log_lines()
-    return evaluate_workdir(Path(workdir), checkpoint=checkpoint, batch_size=batch_size, **protocol)
+    return evaluate_workdir(Path(workdir), checkpoint=checkpoint, batch_size=batch_size, source=source, **protocol)
 
 
 def config_values(config: Config, changes: Mapping[str, Any]) -> dict[str, Any]:

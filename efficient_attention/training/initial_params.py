@@ -25,6 +25,7 @@ from efficient_attention.models.sharding import path_name
 from efficient_attention.pruning.pruner import Pruner, flatten_by_path
 from efficient_attention.training.progress import show_long_activity
 from efficient_attention.training.run import Run
+from efficient_attention.training.start_fields import check_same_function
 from efficient_attention.training.state import TrainState
 
 # This matches the paths of output projections, and of embedding tables, which may also be output projections.
@@ -87,11 +88,17 @@ class InitialParams:
 
     @functools.cached_property
     def pretrained(self) -> Pretrained:
-        """The opened checkpoint that `train.start_from` names; raises InputError as `open_pretrained` does."""
+        """The opened checkpoint that `train.start_from` names.
+
+        Raises:
+            InputError: the checkpoint cannot be opened, or with the run's model its parameters do not fit or compute
+                another function.
+        """
         pretrained = self._open or open_start_checkpoint(self.config.train.start_from, self.config.train.start_layers)
         check_start_kind(self.config, pretrained)
         if self.config.train.start_layers:
             check_layer_count(self.config.model.layers, pretrained)
+        check_same_function(Path(self.config.train.start_from), pretrained.model, self.config.model)
         return pretrained
 
     def load_pruning_mask(self, run: Run) -> None:

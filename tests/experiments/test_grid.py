@@ -85,7 +85,7 @@ def test_cells_of_a_row_read_the_same_rows(trained: tuple[Grid, dict[str, Any]])
         found = []
         for values in [values for (other, _), values in (grid.cells | more).items() if other == row]:
             filled = fill_config(values)
-            task = make_task(filled.config, examples=filled.examples)
+            task = make_task(filled.config, filled.examples)
             batches = task.training_batches(0, 3, 0, 1)
             found.append((task.fingerprint, [batch['index'].tolist() for batch in batches]))
         assert len(found) == (4 if row == 'listops_short' else 2) and all(one == found[0] for one in found)

@@ -14,15 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from safetensors.numpy import load_file, save_file
-from tokenizers import pre_tokenizers
+from safetensors.numpy import load_file
 
 import efficient_attention as ea
-from configs.lm.common import language_modelling_config
-from efficient_attention.config.dict_conversion import from_dict
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.generate import TextGenerator, generate_tokens, read_prompts
 from efficient_attention.inference.jax_export import open_exportable
@@ -38,40 +34,27 @@ from efficient_attention.interop.low_rank import low_rank
 from efficient_attention.interop.pretrained import Pretrained, open_encoder, open_pretrained
 from efficient_attention.interop.shrink import shrink
 from efficient_attention.models.cached_decoding import CachedDecoder
+from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoder_sizes import gpt2_fields
 from efficient_attention.programs.convert import main as convert
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.run import build_run
 from tests.interop.folders import ARRAYS, FIXTURES
-from tests.training.tiny_run import drawn_workdir, write_corpus
+from tests.interop.gpt2_folders import (
+    END,
+    LANGUAGE_MODELS,
+    SMALL,
+    copied,
+    run_config,
+    start_fields,
+    with_tokenizer,
+)
+from tests.training.tiny_run import drawn_workdir
 
-LANGUAGE_MODELS = Path(__file__).parent / 'language_models'
 NAMES = ('gpt2_1', 'gpt2_2')
 PEERS = Path(__file__).resolve().parents[2] / '.venv-peers' / 'bin' / 'python'
-END = 60  # the id of <|endoftext|>
 DECODER = frozenset({'decoder'})
-SMALL = ModelConfig(**gpt2_fields('small') | {'vocab_size': 61, 'width': 18, 'heads': 3, 'layers': 3, 'max_length': 57})
 PROMPT = 'a dog runs'
-
-
-def copied(name: str, folder: Path, change: Callable[[dict], dict] = dict, **config: Any) -> Path:
-    """Writes and returns a copy of a fixture with changed tensors and keys of config.json."""
-    folder.mkdir(parents=True)
-    save_file(change(load_file(LANGUAGE_MODELS / name / 'model.safetensors')), folder / 'model.safetensors')
-    (folder / 'config.json').write_text(json.dumps(read_config_json(LANGUAGE_MODELS / name) | config))
-    return folder
-
-
-def with_tokenizer(folder: Path) -> Path:
-    """Adds a vocab.json with merges.txt of 61 tokens to a folder; returns the folder."""
-    alphabet = sorted(set(pre_tokenizers.ByteLevel.alphabet()) & {*map(chr, range(97, 123)), *'.,!?;:', 'Ġ', 'Ċ'})
-    merges = ['Ġ t', 'h e', 'Ġt he', 'd o', 'do g', 'Ġ dog', 'r u', 'n s']
-    words = [*alphabet, *(merge.replace(' ', '') for merge in merges)]
-    words += [f'w{number}' for number in range(END - len(words))]
-    vocabulary = {word: number for number, word in enumerate([*words, '<|endoftext|>'])}
-    (folder / 'vocab.json').write_text(json.dumps(vocabulary))
-    (folder / 'merges.txt').write_text('#version: 0.2\n' + '\n'.join(merges) + '\n')
-    return folder
 
 
 @nnx.jit
@@ -268,22 +251,6 @@ def test_what_a_folder_is_not_is_said_in_one_line(tmp_path: Path):
 
 # ---- Runs ----
 
-RUN = {f'model.{name}': getattr(SMALL, name) for name in gpt2_fields('small') if name != 'vocab_size'}
-RUN |= {'data.length': 16, 'data.lowercase': False, 'train.batch_size': 8, 'data.held_out': 0.0}
-
-
-def run_config(folder: Path, **fields: Any) -> RunConfig:
-    config = language_modelling_config()
-    config.data.source, config.data.cache = write_corpus(folder), str(folder / 'cache')
-    config.update_from_flattened_dict({**RUN, 'data.vocab_size': 61, **fields})
-    return from_dict(config.to_dict(), RunConfig)
-
-
-def start_fields(tmp_path: Path) -> dict[str, str]:
-    """Returns the config fields of a run that starts from a copied fixture, with its tokenizer."""
-    folder = with_tokenizer(copied('gpt2_1', tmp_path / 'gpt2'))
-    return {'data.tokenizer': str(folder / 'vocab.json'), 'train.start_from': str(folder)}
-
 
 @pytest.mark.lenient_promotion
 def test_a_run_starts_from_a_folder_and_is_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -309,6 +276,28 @@ def test_a_run_starts_from_a_folder_and_is_exported(tmp_path: Path, capsys: pyte
     # A run may also start from a workdir.
     again = run_config(tmp_path / 'corpus', **tokens | {'train.start_from': str(workdir)})
     InitialParams(again).make_initial_state(run)
+
+
+@pytest.mark.lenient_promotion
+@pytest.mark.parametrize(
+    'attention',
+    ['causal & window(16)', 'sparse_fixed(16, 4)', 'sparse_strided(16)', 'causal; causal; causal & window(16)'],
+)
+def test_another_attention_changes_only_texts_beyond_its_reach(attention: str, tmp_path: Path):
+    """Each of these mechanisms is full attention for texts of at most 16 tokens."""
+    fields = {'data.units': 'tokenizer', 'data.length': 32, 'model.attention': attention} | start_fields(tmp_path)
+    config = run_config(tmp_path / 'corpus', **fields)
+    params = InitialParams(config).make_initial_state(build_run(config)).params
+    ours = nnx.merge(nnx.split(nnx.eval_shape(lambda: Decoder(config.model, rngs=nnx.Rngs(0))))[0], params)
+    theirs = ea.load(tmp_path / 'gpt2', ea.Decoder).model
+    tokens_BL = jnp.asarray(np.random.default_rng(0).integers(0, END, (2, 32)))
+    model = nnx.jit(lambda model, tokens_BL: model(tokens_BL, jnp.ones_like(tokens_BL)))
+    for length in (9, 16):
+        short_BL = tokens_BL[:, :length]
+        np.testing.assert_allclose(model(ours, short_BL), model(theirs, short_BL), atol=1e-5)
+    found, full = np.asarray(model(ours, tokens_BL)), np.asarray(model(theirs, tokens_BL))
+    np.testing.assert_allclose(found[:, :16], full[:, :16], atol=1e-5)
+    assert np.abs(found - full)[:, 17:].max(axis=(1, 2)).min() > 1e-2
 
 
 @pytest.mark.lenient_promotion

@@ -3,6 +3,7 @@
 import collections
 import functools
 import json
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,35 +50,37 @@ from efficient_attention.data.tokenizers.config_tokenizer import (
     train_config_tokenizer,
 )
 
+OF_SPLITS = ('units', 'splitting', 'held_out', 'test')  # config fields that determine the splits of a text
 RULES = 1  # version of the rules for splits, units and separators; a new version prepares all texts again
 
 
-def prepare_text(config: DataConfig, *, show_progress: bool = True) -> PreparedText:
+def prepare_text(config: DataConfig, *, units: TextUnits | None = None, show_progress: bool = True) -> PreparedText:
     """Returns the text that a config describes, as ids; builds and caches it if it is not in the cache.
 
     Args:
         config: `source`, `units`, `splitting`, `held_out`, `test` and `cache` are read. Tokenizer units also read
             `tokenizer`, `vocab_size` and `lowercase`; words read `min_count` and `lowercase`; pixels read
             `image_shape`.
+        units: the vocabulary of a trained model; None = loaded or learned as the config says.
         show_progress: a progress bar on the standard error stream, or plain lines where that is no terminal.
 
     Raises:
         InputError: the source, the tokenizer or the cached folder is invalid; the message has one line.
     """
-    tokenizer = load_config_tokenizer(config) if config.units == 'tokenizer' else None
+    tokenizer = load_config_tokenizer(config) if config.units == 'tokenizer' and units is None else None
     source = _open_text_source(config)
-    settings = _settings(config) | {'format': FORMAT, 'rules': RULES, 'source_sha256': source.digest()}
+    of_units = _settings(config) if units is None else _settings_of_units(config, units)
+    settings = of_units | {'format': FORMAT, 'rules': RULES, 'source_sha256': source.digest()}
     folder = Path(config.cache) / f'{config.units}-{json_sha256(settings)[:16]}'
     if not (folder / MANIFEST).is_file():
         with Progress(f'preparing {config.source}', is_shown=show_progress) as progress:
             started = time.monotonic()
             progress.start('reading')
             texts_by_split = split_text(source, config)
-            units = (
-                TokenizerUnits(tokenizer, config.tokenizer)
-                if tokenizer
-                else _learn_vocabulary(config, texts_by_split, progress)
-            )
+            if tokenizer is not None:
+                units = TokenizerUnits(tokenizer, config.tokenizer)
+            elif units is None:
+                units = _learn_vocabulary(config, texts_by_split, progress)
             with new_cache_folder(folder) as partial:
                 counts = _write_text_ids(partial, texts_by_split, units, progress)
                 _write_manifest(partial, settings | {'source': config.source}, units, counts)
@@ -91,11 +94,19 @@ def _open_text_source(config: DataConfig) -> TextSource[str] | TextSource[bytes]
 
 
 def _settings(config: DataConfig) -> dict[str, Any]:
-    settings = {name: getattr(config, name) for name in ('units', 'splitting', 'held_out', 'test')}
+    settings = {name: getattr(config, name) for name in OF_SPLITS}
     if config.units == 'tokenizer':
         return settings | tokenizer_identity(config)
     read = {'words': ('min_count', 'lowercase'), 'pixels': ('image_shape',)}.get(config.units, ())
     return settings | {name: getattr(config, name) for name in read}
+
+
+def _settings_of_units(config: DataConfig, units: TextUnits) -> dict[str, Any]:
+    """Returns the settings that determine the ids of a text in the vocabulary of a trained model."""
+    with tempfile.TemporaryDirectory() as folder:
+        units.save(Path(folder))
+        vocabulary = json_sha256(file_sizes_and_checksums(Path(folder)))
+    return {name: getattr(config, name) for name in (*OF_SPLITS, 'image_shape')} | {'vocabulary': vocabulary}
 
 
 def _learn_vocabulary(config: DataConfig, texts_by_split: SplitTexts, progress: Progress) -> TextUnits:
@@ -160,7 +171,7 @@ class IdsWriter:
         self._units = units
         self._folder, self._split = folder, split
         self._starts: list[int] = []
-        self._tokens = 0
+        self._tokens, self._bytes = 0, 0
         self._file = ids_path(folder, split).open('wb')
 
     def add(self, text: Text) -> None:
@@ -169,15 +180,19 @@ class IdsWriter:
         if self._starts:
             self._append(self._units.separator)
         self._starts.append(self._tokens)
+        self._bytes += len(text.encode() if isinstance(text, str) else text)
         for section in self._units.split_into_sections(text):
             self._append(self._units.encode(section))
 
     def close(self) -> dict[str, int]:
-        """Closes the file of ids; returns the numbers of documents, tokens and unknown tokens."""
+        """Closes the file of ids; returns the numbers of documents, tokens and unknown tokens, and the bytes of the
+        documents.
+        """
         self._file.close()
         np.save(document_starts_path(self._folder, self._split), np.array(self._starts, np.int64), allow_pickle=False)
         unknown = int(self.unigram_counts[self._units.unknown]) if self._units.unknown >= 0 else 0
-        return {'documents': len(self._starts), 'tokens': self._tokens, 'unknown': unknown}
+        counts = {'documents': len(self._starts), 'tokens': self._tokens, 'unknown': unknown}
+        return counts | {'bytes': self._bytes}
 
     def _append(self, ids: np.ndarray) -> None:
         self._file.write(ids.astype(token_dtype(self._units.text_vocabulary_size)).tobytes())
