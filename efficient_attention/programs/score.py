@@ -5,9 +5,9 @@
     efficient-attention score --model gpt2 --problem choice --files data/codah/full_data.tsv --set format=swag
     efficient-attention score --model gpt2 --problem exact --files test.jsonl --train_files train.jsonl --shots 0,1,8
 
-Problems: blimp, lambada, choice, winograd, exact. docs/scoring.md says what each one measures and which numbers
-compare. `--set` sets a field of the reader: template, format, label, text, text_pair or answer. With `--ngram`, the
-n-gram model of the run's training text answers the same questions.
+Problems: blimp, lambada, choice, winograd, exact, text. docs/scoring.md says what each one measures and which numbers
+compare. `--set` sets a field of the reader: template, format, label, text, text_pair, answer, detokenizer or stride.
+With `--ngram`, an n-gram model of the run's training text answers the same questions.
 
 The last line of output is one JSON object with all figures.
 """
@@ -30,7 +30,7 @@ from efficient_attention.commands.flags import (
 )
 from efficient_attention.errors import InputError
 
-NAMES = ('blimp', 'lambada', 'choice', 'winograd', 'exact')
+NAMES = ('blimp', 'lambada', 'choice', 'winograd', 'exact', 'text')
 
 
 def main() -> None:
@@ -74,7 +74,9 @@ def define_flags() -> flags.FlagValues:
     empty = 'Prompt of the measure against_empty, such as Answer:; default: the document separator.'
     flags.DEFINE_string('empty_prompt', '', empty, flag_values=options)
     flags.DEFINE_integer('seed', 0, 'Random seed of the examples.', lower_bound=0, flag_values=options)
-    flags.DEFINE_integer('limit', 0, 'Only this many first questions of each file; 0 = all.', 0, flag_values=options)
+    flags.DEFINE_integer(
+        'limit', 0, 'Only this many first questions, or characters, of each file; 0 = all.', 0, flag_values=options
+    )
     order = 'Also score an n-gram model of this order of the training text of the run; 0 = none.'
     flags.DEFINE_integer('ngram', 0, order, 0, flag_values=options)
     published = 'JSON lines with published accuracies by UID, to print beside ours.'
@@ -101,7 +103,7 @@ def joined_lists(arguments: list[str]) -> list[str]:
 def parse_field(text: str) -> tuple[str, Any]:
     """Parses 'name=value', a field of a problem's reader; raises InputError for another form."""
     name, is_there, value = text.partition('=')
-    known = ('template', 'format', 'label', 'text', 'text_pair', 'answer')
+    known = ('template', 'format', 'label', 'text', 'text_pair', 'answer', 'detokenizer', 'stride')
     if not is_there or name not in known:
         raise InputError(f'--set {text!r}: write FIELD=VALUE with one of {", ".join(known)}')
     return name, value.replace('\\n', '\n')

@@ -43,6 +43,7 @@ class Answered:
         scores: per measure, one number per answer.
         is_right: per measure, whether the answer is right.
         is_tied: per measure, whether the highest score is shared.
+        is_known: whether the vocabulary has every token of prompt and options.
         said: the generated answer; '' = nothing was generated.
     """
 
@@ -52,6 +53,7 @@ class Answered:
     scores: dict[str, list[float]]
     is_right: dict[str, bool]
     is_tied: dict[str, bool]
+    is_known: bool = True
     said: str = ''
 
     def line(self, problem: str, shots: int) -> dict[str, Any]:
@@ -69,6 +71,7 @@ class Answered:
             'answer': self.question.answer,
             'scores': self.scores,
             'right': self.is_right,
+            'known': self.is_known,
             **({'said': self.said} if self.said else {}),
         }
 
@@ -128,9 +131,7 @@ def compare_pairs(
     found = iter(scorer.score([pair for prompt in prompts for pair in prompt.pairs]))
     results = []
     for question, prompt in zip(questions, prompts, strict=True):
-        is_known = all(scorer.is_known(pair.context + pair.continuation) for pair in prompt.pairs)
-        scores = [next(found).log_prob for _ in prompt.pairs]
-        results.append(compare({'sum': scores, **({'known_words': scores} if is_known else {})}, question.answer))
+        results.append(compare({'sum': [next(found).log_prob for _ in prompt.pairs]}, question.answer))
     return results
 
 
@@ -247,13 +248,14 @@ def answer_questions(
             ]
         results = problem.answer(scorer, some, prompts, empty_prompt)
         for place, (question, prompt, result) in enumerate(zip(some, prompts, results, strict=True)):
-            yield Answered(start + place, question, prompt, **result)
+            is_known = all(scorer.is_known(pair.context + pair.continuation) for pair in prompt.pairs)
+            yield Answered(start + place, question, prompt, **result, is_known=is_known)
         on_answers(start + len(some))
 
 
 def summarize(answered: Sequence[Answered]) -> dict[str, Any]:
     """Returns accuracy, its standard error, and ties per measure; perplexity of single answers; groups; the mean number
-    of examples that fitted.
+    of examples that fitted; how many questions have unknown tokens, and the accuracy without them.
     """
     measures = [name for name in dict.fromkeys(name for one in answered for name in one.is_right)]
     found: dict[str, Any] = {'questions': len(answered)}
@@ -261,6 +263,10 @@ def summarize(answered: Sequence[Answered]) -> dict[str, Any]:
         right = [one.is_right[name] for one in answered if name in one.is_right]
         ties = sum(one.is_tied.get(name, False) for one in answered)
         found[name] = accuracy_of(right) | ({'ties': ties} if any(one.is_tied for one in answered) else {})
+    known = [one for one in answered if one.is_known]
+    found['with_unknown_tokens'] = len(answered) - len(known)
+    if known and len(known) < len(answered):
+        found['known_words'] = accuracy_of([one.is_right[measures[0]] for one in known])
     if all(one.question.choices == 1 and one.scores for one in answered):
         log_probs = [one.scores['sum'][0] for one in answered]
         found['perplexity'] = math.exp(-sum(log_probs) / len(log_probs))

@@ -17,6 +17,9 @@ from efficient_attention.scoring.pairs import Scorer
 from efficient_attention.scoring.problems import PROBLEMS, Problem, answer_questions, summarize
 from efficient_attention.scoring.prompts import PromptForm
 from efficient_attention.scoring.questions import Question
+from efficient_attention.scoring.whole_texts import measure_texts
+
+TEXT = 'text'  # the problem of whole texts, which has no questions
 
 
 def score_problem(
@@ -43,7 +46,7 @@ def score_problem(
 
     Args:
         model: a workdir or a Hugging Face folder.
-        name: one of `PROBLEMS`.
+        name: one of `PROBLEMS`, or 'text' for the perplexity of whole texts.
         files: the questions; paths or globs, comma-separated.
         train_files: the questions from which examples are drawn.
         shots: numbers of examples before each question, one table row per number.
@@ -56,15 +59,20 @@ def score_problem(
         batch_size: rows at a time.
         length: most tokens per row; 0 = the model's own limit.
         ngram: also score an n-gram model of this order; 0 = none.
-        limit: only this many first questions of each file; 0 = all.
+        limit: only this many first questions (for 'text', characters) of each file; 0 = all.
         published: JSON lines with published accuracies, one object with 'UID' per paradigm.
         output: file for one JSON line per question.
 
     Raises:
         InputError: a file, field or number is bad, or the model cannot answer such questions.
     """
+    if name == TEXT:
+        given = {'--train_files': train_files, '--shots': any(shots), '--published': published, '--output': output}
+        if unused := [flag for flag, value in given.items() if value]:
+            raise InputError(f'{unused[0]} has no effect on the problem {TEXT}, which has no questions')
+        return score_texts(model, files, fields or {}, checkpoint, batch_size, length, ngram, limit)
     if name not in PROBLEMS:
-        raise InputError(f'problem is {name!r}; {advice_on_name(name, PROBLEMS)}')
+        raise InputError(f'problem is {name!r}; {advice_on_name(name, (*PROBLEMS, TEXT))}')
     problem = PROBLEMS[name]
     if any(count < 0 for count in shots) or not shots:
         raise InputError(f'shots is {list(shots)}; it must be numbers from 0 on')
@@ -73,9 +81,7 @@ def score_problem(
     questions = first_questions(problem, files, fields or {}, limit)
     pool = list(problem.read(train_files, fields or {})) if train_files else []
     form = PromptForm(description, problem.delimiter if delimiter is None else delimiter, seed)
-    scorers: list[Scorer] = [open_scorer(model, checkpoint=checkpoint, batch_size=batch_size, length=length)]
-    if ngram:
-        scorers.append(ngram_scorer_of_run(Path(model), ngram))
+    scorers = open_scorers(model, checkpoint, batch_size, length, ngram)
     lines: list[dict[str, Any]] = []
     found: dict[str, Any] = {}
     for scorer in scorers:
@@ -95,6 +101,41 @@ def score_problem(
         write_atomically(output, ''.join(f'{json.dumps(line, ensure_ascii=False)}\n' for line in lines))
     settings: dict[str, Any] = {'problem': name, 'measures': problem.about, 'files': files, 'train_files': train_files}
     settings |= {'seed': seed, 'description': description, 'delimiter': form.delimiter}
+    return settings | {'rule': scorers[0].rule, 'longest': scorers[0].longest, 'results': found}
+
+
+def open_scorers(model: Path, checkpoint: str, batch_size: int, length: int, ngram: int) -> list[Scorer]:
+    """Returns the scorer of a model and, with `ngram` above 0, that of an n-gram model of the run's training text."""
+    scorers: list[Scorer] = [open_scorer(model, checkpoint=checkpoint, batch_size=batch_size, length=length)]
+    return [*scorers, ngram_scorer_of_run(Path(model), ngram)] if ngram else scorers
+
+
+def score_texts(
+    model: Path,
+    files: str,
+    fields: Mapping[str, str],
+    checkpoint: str,
+    batch_size: int,
+    length: int,
+    ngram: int,
+    limit: int,
+) -> dict[str, Any]:
+    """Prints and returns the perplexity of whole text files; the arguments are as for `score_problem`."""
+    known = ('detokenizer', 'stride')
+    if unknown := [field for field in fields if field not in known]:
+        raise InputError(f'--set {unknown[0]}: the problem {TEXT} has the fields {", ".join(known)}')
+    stride = fields.get('stride', '0')
+    if not stride.isdecimal():
+        raise InputError(f'--set stride={stride}: it must be a whole number')
+    name = fields.get('detokenizer', 'none')
+    found: dict[str, Any] = {}
+    scorers = open_scorers(model, checkpoint, batch_size, length, ngram)
+    for scorer in scorers:
+        found[scorer.name] = measure_texts(scorer, files, detokenizer=name, stride=int(stride), limit=limit)
+    columns = list(next(iter(found.values())))
+    rows = [('', *found)] + [(one, *(f'{values[one]:.6g}' for values in found.values())) for one in columns]
+    print('\n'.join(aligned(rows)), flush=True)
+    settings = {'problem': TEXT, 'files': files, 'detokenizer': name, 'stride': int(stride)}
     return settings | {'rule': scorers[0].rule, 'longest': scorers[0].longest, 'results': found}
 
 
@@ -134,6 +175,8 @@ def table_of(scorer: Scorer, by_shots: Mapping[int, Mapping[str, Any]]) -> str:
     first = next(iter(by_shots.values()))
     if 'chance' in first:
         lines.append(f'chance: {100 * first["chance"]:.2f} %')
+    if first['with_unknown_tokens']:
+        lines.append(f'questions with tokens that the vocabulary lacks: {first["with_unknown_tokens"]}')
     for count, found in by_shots.items():
         if 'perplexity' in found:
             lines.append(f'perplexity of the answer with {count} examples: {found["perplexity"]:.2f}')
