@@ -121,7 +121,7 @@ TRAINED = (
 )
 BEGUN = ('runs/arena_masked', 'runs/books_compressive', 'runs/books_t5', 'runs/bytes_full', 'runs/bytes_xl')
 BEGUN += ('runs/characters', 'runs/mine', 'runs/reverse_gru', 'runs/reviews', 'runs/small', 'runs/sst2_text')
-BEGUN += ('runs/tiny', 'runs/tiny_inside', 'runs/translation', 'runs/two_way')
+BEGUN += ('runs/pieces_full', 'runs/tiny', 'runs/tiny_inside', 'runs/translation', 'runs/two_way')
 
 # a page: the page whose commands write the runs that it continues from
 BEFORE = {
@@ -171,6 +171,7 @@ FIELDS = {
     'configs/pretrain/books_albert.py': BOOKS | ALBERT,
     'configs/lm/books_characters.py': BOOKS,
     'configs/lm/books_characters.py:compressive': BOOKS | {'model.memory_length': 32, 'model.compressed_length': 32},
+    'configs/lm/books_pieces.py:full': BOOKS | {'data.vocab_size': 300},
     'configs/lm/books_two_way.py': BOOKS | {'data.vocab_size': 80},
     'configs/lm/books_words.py:favor': BOOKS
     | {'data.vocab_size': 64, 'data.min_count': 1, 'model.adaptive_cutoffs': '(8,16)'},
@@ -250,6 +251,8 @@ def make_folder(folder: Path) -> None:
     write_table(folder)
     for name, count in (('my.de', 24), ('my.en', 24), ('my_dev.de', 8), ('my_dev.en', 8), ('my_new.de', 3)):
         (folder / name).write_text('\n'.join(texts(count)) + '\n', encoding='utf-8')
+    choices = '{"context": "The king", "choices": ["runs.", "near."], "answer": 0}\n'
+    (folder / 'my_choices.jsonl').write_text(choices + choices.replace('king', 'dog'), encoding='utf-8')
     (folder / 'my.tsv').write_text('german\tenglish\n' + 4 * 'der hund\tthe dog\n', encoding='utf-8')
     (folder / 'my_digits.txt').write_text('3 1 4 1 5\n2 7 1\n', encoding='utf-8')
     (folder / 'my_digits_references.txt').write_text('5 1 4 1 3\n1 7 2\n', encoding='utf-8')
