@@ -31,31 +31,21 @@ from efficient_attention.commands.flags import (
 from efficient_attention.errors import InputError
 
 NAMES = ('blimp', 'lambada', 'choice', 'winograd', 'exact', 'text')
+# flags with the name of an option in `ScoreOptions`
+CHOSEN = ('train_files', 'shots', 'description', 'delimiter', 'seed', 'empty_prompt', 'limit', 'batch_size', 'length')
+CHOSEN += ('ngram', 'published', 'output')
 
 
 def main() -> None:
     """Reads the flags, scores the problem, prints a table and one JSON line."""
     options = define_flags()
     parse_flags(joined_lists(sys.argv), ('model', 'problem', 'files'), options=options, about=__doc__)
-    from efficient_attention.scoring.report import score_problem  # imported late, so that --help is fast
+    from efficient_attention.scoring.report import ScoreOptions, score_problem  # imported late, so that --help is fast
 
-    form: dict[str, Any] = {name: options[name].value for name in ('description', 'delimiter', 'seed', 'empty_prompt')}
-    found = score_problem(
-        options.model,
-        options.problem,
-        options.files,
-        train_files=options.train_files,
-        shots=options.shots,
-        fields=dict(parse_field(text) for text in options.set),
-        checkpoint=checkpoint_from_flags(options),
-        batch_size=options.batch_size,
-        length=options.length,
-        ngram=options.ngram,
-        limit=options.limit,
-        published=options.published,
-        output=options.output,
-        **form,
-    )
+    chosen: dict[str, Any] = {name: options[name].value for name in CHOSEN}
+    fields, checkpoint = dict(parse_field(text) for text in options.set), checkpoint_from_flags(options)
+    choice = ScoreOptions(fields=fields, checkpoint=checkpoint, **chosen)
+    found = score_problem(options.model, options.problem, options.files, choice)
     print(json.dumps(found))
 
 

@@ -213,10 +213,8 @@ def answer_questions(
     problem: Problem,
     questions: Sequence[Question],
     *,
-    shots: int = 0,
     pool: Sequence[Question] = (),
     form: PromptForm | None = None,
-    empty_prompt: str = '',
     on_answers: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Answered]:
     """Yields each question with its scores, in their order.
@@ -225,17 +223,15 @@ def answer_questions(
         scorer: the model.
         problem: one of `PROBLEMS`.
         questions: from the problem's reader.
-        shots: solved examples before each question.
         pool: the questions from which examples are drawn.
-        form: the text around the question.
-        empty_prompt: the context of 'against_empty'; '' = the document separator.
+        form: the text around the question; None = no example, and the problem's delimiter.
         on_answers: called with the number of questions answered so far, after every 1,024.
 
     Raises:
         InputError: a question does not fit, or there are fewer examples than asked for.
     """
     form = form or PromptForm(delimiter=problem.delimiter)
-    if isinstance(scorer, MaskedScorer) and shots:
+    if isinstance(scorer, MaskedScorer) and form.shots:
         raise InputError(f'{scorer.name} is an encoder, which reads no examples; use --shots=0')
     for start in range(0, len(questions), AT_ONCE):
         some = questions[start : start + AT_ONCE]
@@ -243,10 +239,10 @@ def answer_questions(
             prompts = [whole_texts(question) for question in some]
         else:
             prompts = [
-                build_prompt(scorer, question, draw_examples(pool, question, start + place, shots, form.seed), form)
+                build_prompt(scorer, question, draw_examples(pool, question, start + place, form), form)
                 for place, question in enumerate(some)
             ]
-        results = problem.answer(scorer, some, prompts, empty_prompt)
+        results = problem.answer(scorer, some, prompts, form.empty_prompt)
         for place, (question, prompt, result) in enumerate(zip(some, prompts, results, strict=True)):
             is_known = all(scorer.is_known(pair.context + pair.continuation) for pair in prompt.pairs)
             yield Answered(start + place, question, prompt, **result, is_known=is_known)

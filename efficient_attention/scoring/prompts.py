@@ -17,12 +17,16 @@ class PromptForm:
     Attributes:
         description: what comes first, such as the task in words; '' = nothing.
         delimiter: what stands after the description and after each example.
+        shots: number of solved examples before each question.
         seed: chooses the examples, together with the number of the question.
+        empty_prompt: the prompt of the measure 'against_empty'; '' = the document separator.
     """
 
     description: str = ''
     delimiter: str = '\n\n'
+    shots: int = 0
     seed: int = 0
+    empty_prompt: str = ''
 
     def text(self, examples: Sequence[str], prompt: str) -> str:
         """Returns description, examples and prompt as one text."""
@@ -38,17 +42,18 @@ class Prompt:
     examples: int
 
 
-def draw_examples(pool: Sequence[Question], question: Question, number: int, count: int, seed: int) -> list[str]:
-    """Returns `count` solved examples from the training questions, drawn by (seed, number of the question).
+def draw_examples(pool: Sequence[Question], question: Question, number: int, form: PromptForm) -> list[str]:
+    """Returns `form.shots` solved examples from the training questions, drawn by (`form.seed`, number of the question).
 
     The question itself is never among them, even if the training file has it.
 
     Raises:
         InputError: there are fewer training questions than examples.
     """
+    count = form.shots
     if not count:
         return []
-    order = np.random.default_rng((seed, number)).permutation(len(pool)).tolist()
+    order = np.random.default_rng((form.seed, number)).permutation(len(pool)).tolist()
     other = [pool[place] for place in order if pool[place].solved != question.solved]
     if len(other) < count:
         raise InputError(

@@ -1,5 +1,6 @@
 """Scores a model on the files of a problem, writes a line per question, and prints tables."""
 
+import dataclasses
 import functools
 import json
 import time
@@ -22,138 +23,133 @@ from efficient_attention.scoring.whole_texts import measure_texts
 TEXT = 'text'  # the problem of whole texts, which has no questions
 
 
-def score_problem(
-    model: Path,
-    name: str,
-    files: str,
-    *,
-    train_files: str = '',
-    shots: Sequence[int] = (0,),
-    fields: Mapping[str, str] | None = None,
-    description: str = '',
-    delimiter: str | None = None,
-    seed: int = 0,
-    empty_prompt: str = '',
-    checkpoint: str = '',
-    batch_size: int = 16,
-    length: int = 0,
-    ngram: int = 0,
-    limit: int = 0,
-    published: str = '',
-    output: Path | None = None,
-) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class ScoreOptions:
+    """Options of `score_problem`.
+
+    Attributes:
+        train_files: the questions from which examples are drawn.
+        shots: numbers of examples before each question, one table row per number.
+        description: text before examples and question.
+        delimiter: text after the description and each example; None = the problem's.
+        seed: random seed of the examples.
+        empty_prompt: the prompt of the measure 'against_empty'; '' = the document separator.
+        fields: fields of the problem's reader, such as 'template' or 'format'.
+        limit: only this many first questions (for 'text', characters) of each file; 0 = all.
+        checkpoint: a workdir's checkpoint; '' = the best if one is known, else the last.
+        batch_size: rows at a time.
+        length: most tokens per row; 0 = the model's own limit.
+        ngram: also score an n-gram model of this order of the run's training text; 0 = none.
+        published: JSON lines with published accuracies, one object with 'UID' per paradigm.
+        output: file for one JSON line per question.
+    """
+
+    train_files: str = ''
+    shots: Sequence[int] = (0,)
+    description: str = ''
+    delimiter: str | None = None
+    seed: int = 0
+    empty_prompt: str = ''
+    fields: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    limit: int = 0
+    checkpoint: str = ''
+    batch_size: int = 16
+    length: int = 0
+    ngram: int = 0
+    published: str = ''
+    output: Path | None = None
+
+
+def score_problem(model: Path, name: str, files: str, options: ScoreOptions) -> dict[str, Any]:
     """Scores a trained model on a problem, prints a table, and returns all figures.
 
     Args:
         model: a workdir or a Hugging Face folder.
         name: one of `PROBLEMS`, or 'text' for the perplexity of whole texts.
         files: the questions; paths or globs, comma-separated.
-        train_files: the questions from which examples are drawn.
-        shots: numbers of examples before each question, one table row per number.
-        fields: fields of the problem's reader, such as 'template' or 'format'.
-        description: text before examples and question.
-        delimiter: text after the description and each example; None = the problem's.
-        seed: random seed of the examples.
-        empty_prompt: the prompt of the measure 'against_empty'; '' = the document separator.
-        checkpoint: a workdir's checkpoint; '' = the best if one is known, else the last.
-        batch_size: rows at a time.
-        length: most tokens per row; 0 = the model's own limit.
-        ngram: also score an n-gram model of this order; 0 = none.
-        limit: only this many first questions (for 'text', characters) of each file; 0 = all.
-        published: JSON lines with published accuracies, one object with 'UID' per paradigm.
-        output: file for one JSON line per question.
+        options: see `ScoreOptions`.
 
     Raises:
         InputError: a file, field or number is bad, or the model cannot answer such questions.
     """
     if name == TEXT:
-        given = {'--train_files': train_files, '--shots': any(shots), '--published': published, '--output': output}
-        if unused := [flag for flag, value in given.items() if value]:
-            raise InputError(f'{unused[0]} has no effect on the problem {TEXT}, which has no questions')
-        return score_texts(model, files, fields or {}, checkpoint, batch_size, length, ngram, limit)
+        return score_text_files(model, files, options)
     if name not in PROBLEMS:
         raise InputError(f'problem is {name!r}; {advice_on_name(name, (*PROBLEMS, TEXT))}')
-    problem = PROBLEMS[name]
-    if any(count < 0 for count in shots) or not shots:
+    problem, shots = PROBLEMS[name], options.shots
+    if not shots or min(shots) < 0:
         raise InputError(f'shots is {list(shots)}; it must be numbers from 0 on')
-    if any(shots) and not train_files:
+    if any(shots) and not options.train_files:
         raise InputError(f'--shots {max(shots)} needs --train_files, from which examples are drawn')
-    questions = first_questions(problem, files, fields or {}, limit)
-    pool = list(problem.read(train_files, fields or {})) if train_files else []
-    form = PromptForm(description, problem.delimiter if delimiter is None else delimiter, seed)
-    scorers = open_scorers(model, checkpoint, batch_size, length, ngram)
+    questions = first_questions(problem, files, options)
+    pool = list(problem.read(options.train_files, options.fields)) if options.train_files else []
+    delimiter = problem.delimiter if options.delimiter is None else options.delimiter
+    scorers = open_scorers(model, options)
     lines: list[dict[str, Any]] = []
     found: dict[str, Any] = {}
     for scorer in scorers:
         by_shots = {}
         for count in shots:
             started = time.monotonic()
-            asked: dict[str, Any] = {'shots': count, 'pool': pool, 'form': form, 'empty_prompt': empty_prompt}
+            form = PromptForm(options.description, delimiter, count, options.seed, options.empty_prompt)
             show = functools.partial(print_progress, scorer.name, count, len(questions))
-            answered = list(answer_questions(scorer, problem, questions, **asked, on_answers=show))
+            answered = list(answer_questions(scorer, problem, questions, pool=pool, form=form, on_answers=show))
             lines += [{'model': scorer.name, **one.line(name, count)} for one in answered]
             by_shots[count] = summarize(answered) | {'seconds': round(time.monotonic() - started, 1)}
         found[scorer.name] = by_shots
         print(table_of(scorer, by_shots), flush=True)
-    if published:
-        print(published_table(found, published), flush=True)
-    if output is not None:
-        write_atomically(output, ''.join(f'{json.dumps(line, ensure_ascii=False)}\n' for line in lines))
-    settings: dict[str, Any] = {'problem': name, 'measures': problem.about, 'files': files, 'train_files': train_files}
-    settings |= {'seed': seed, 'description': description, 'delimiter': form.delimiter}
+    if options.published:
+        print(published_table(found, options.published), flush=True)
+    if options.output is not None:
+        write_atomically(options.output, ''.join(f'{json.dumps(line, ensure_ascii=False)}\n' for line in lines))
+    settings: dict[str, Any] = {'problem': name, 'measures': problem.about, 'files': files}
+    settings |= {'train_files': options.train_files, 'seed': options.seed, 'description': options.description}
+    settings |= {'delimiter': delimiter, 'empty_prompt': options.empty_prompt, **options.fields}
     return settings | {'rule': scorers[0].rule, 'longest': scorers[0].longest, 'results': found}
 
 
-def open_scorers(model: Path, checkpoint: str, batch_size: int, length: int, ngram: int) -> list[Scorer]:
+def open_scorers(model: Path, options: ScoreOptions) -> list[Scorer]:
     """Returns the scorer of a model and, with `ngram` above 0, that of an n-gram model of the run's training text."""
-    scorers: list[Scorer] = [open_scorer(model, checkpoint=checkpoint, batch_size=batch_size, length=length)]
-    return [*scorers, ngram_scorer_of_run(Path(model), ngram)] if ngram else scorers
+    sizes: dict[str, int] = {'batch_size': options.batch_size, 'length': options.length}
+    scorers: list[Scorer] = [open_scorer(model, checkpoint=options.checkpoint, **sizes)]
+    return [*scorers, ngram_scorer_of_run(Path(model), options.ngram)] if options.ngram else scorers
 
 
-def score_texts(
-    model: Path,
-    files: str,
-    fields: Mapping[str, str],
-    checkpoint: str,
-    batch_size: int,
-    length: int,
-    ngram: int,
-    limit: int,
-) -> dict[str, Any]:
+def score_text_files(model: Path, files: str, options: ScoreOptions) -> dict[str, Any]:
     """Prints and returns the perplexity of whole text files; the arguments are as for `score_problem`."""
+    given = {'--train_files': options.train_files, '--shots': any(options.shots), '--published': options.published}
+    if unused := [flag for flag, value in (given | {'--output': options.output}).items() if value]:
+        raise InputError(f'{unused[0]} has no effect on the problem {TEXT}, which has no questions')
     known = ('detokenizer', 'stride')
-    if unknown := [field for field in fields if field not in known]:
+    if unknown := [field for field in options.fields if field not in known]:
         raise InputError(f'--set {unknown[0]}: the problem {TEXT} has the fields {", ".join(known)}')
-    stride = fields.get('stride', '0')
+    stride, detokenizer = options.fields.get('stride', '0'), options.fields.get('detokenizer', 'none')
     if not stride.isdecimal():
         raise InputError(f'--set stride={stride}: it must be a whole number')
-    name = fields.get('detokenizer', 'none')
-    found: dict[str, Any] = {}
-    scorers = open_scorers(model, checkpoint, batch_size, length, ngram)
-    for scorer in scorers:
-        found[scorer.name] = measure_texts(scorer, files, detokenizer=name, stride=int(stride), limit=limit)
+    scorers = open_scorers(model, options)
+    found = {
+        scorer.name: measure_texts(scorer, files, detokenizer=detokenizer, stride=int(stride), limit=options.limit)
+        for scorer in scorers
+    }
     columns = list(next(iter(found.values())))
     rows = [('', *found)] + [(one, *(f'{values[one]:.6g}' for values in found.values())) for one in columns]
     print('\n'.join(aligned(rows)), flush=True)
-    settings = {'problem': TEXT, 'files': files, 'detokenizer': name, 'stride': int(stride)}
+    settings = {'problem': TEXT, 'files': files, 'detokenizer': detokenizer, 'stride': int(stride)}
     return settings | {'rule': scorers[0].rule, 'longest': scorers[0].longest, 'results': found}
 
 
-def first_questions(problem: Problem, files: str, fields: Mapping[str, str], limit: int) -> list[Question]:
+def first_questions(problem: Problem, files: str, options: ScoreOptions) -> list[Question]:
     """Returns the questions of the files, or the first `limit` of each file; raises InputError if there is none."""
-    questions = list(problem.read(files, fields))
-    if limit:
-        counts: dict[str, int] = {}
-        kept = []
-        for question in questions:
-            file = question.where.rpartition(': ')[0]
-            counts[file] = counts.get(file, 0) + 1
-            if counts[file] <= limit:
-                kept.append(question)
-        questions = kept
-    if not questions:
+    counts: dict[str, int] = {}
+    kept = []
+    for question in problem.read(files, options.fields):
+        file = question.where.rpartition(': ')[0]
+        counts[file] = counts.get(file, 0) + 1
+        if not options.limit or counts[file] <= options.limit:
+            kept.append(question)
+    if not kept:
         raise InputError(f'{files}: no question there')
-    return questions
+    return kept
 
 
 def print_progress(name: str, shots: int, total: int, done: int) -> None:

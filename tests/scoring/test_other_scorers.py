@@ -18,7 +18,8 @@ from efficient_attention.scoring.masked_scorer import MaskedScorer
 from efficient_attention.scoring.open_scorer import open_scorer
 from efficient_attention.scoring.pairs import Pair
 from efficient_attention.scoring.problems import PROBLEMS, answer_questions
-from efficient_attention.scoring.report import score_problem
+from efficient_attention.scoring.prompts import PromptForm
+from efficient_attention.scoring.report import ScoreOptions, score_problem
 from efficient_attention.scoring.seq2seq_scorer import Seq2SeqScorer
 from efficient_attention.training.run import build_run
 from tests.data.tokenizers.test_marian import write_marian
@@ -96,7 +97,7 @@ def test_an_encoder_fills_the_gap_of_a_winograd_schema(masked, tmp_path):
     with pytest.raises(InputError, match=r'rows.jsonl: line 1: an encoder needs the form with \[MASK\]'):
         list(answer_questions(masked, problem, list(problem.read(str(rows), {}))))
     with pytest.raises(InputError, match='is an encoder, which reads no examples'):
-        list(answer_questions(masked, problem, questions, shots=1, pool=questions))
+        list(answer_questions(masked, problem, questions, form=PromptForm(shots=1), pool=questions))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,8 @@ def test_command_prints_a_table_and_writes_a_line_per_question(workdir, tmp_path
     files = tmp_path / 'rows.jsonl'
     files.write_text('\n'.join(map(json.dumps, rows)))
     options = {'train_files': str(files), 'shots': (0, 1), 'fields': {'template': '{context}'}, 'ngram': 2}
-    found = score_problem(workdir, 'choice', str(files), output=tmp_path / 'lines.jsonl', limit=3, **options)
+    choice = ScoreOptions(output=tmp_path / 'lines.jsonl', limit=3, **options)
+    found = score_problem(workdir, 'choice', str(files), choice)
     table = capsys.readouterr().out
     assert 'against_empty' in table and 'chance: 50.00 %' in table and '2-gram' in table
     lines = [json.loads(line) for line in (tmp_path / 'lines.jsonl').read_text().splitlines()]

@@ -9,7 +9,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.scoring.problems import PROBLEMS, answer_questions, summarize
 from efficient_attention.scoring.prompts import PromptForm, build_prompt, draw_examples
 from efficient_attention.scoring.questions import Question
-from efficient_attention.scoring.report import published_table, score_problem
+from efficient_attention.scoring.report import ScoreOptions, published_table, score_problem
 from efficient_attention.scoring.whole_texts import detokenize, measure_texts, redo_wikitext, undo_wikitext
 from tests.scoring.fixed_scorer import FixedScorer
 
@@ -111,13 +111,14 @@ def test_exact_answers_accept_any_listed_text(tmp_path):
 
 def test_examples_are_drawn_by_seed_and_question_and_never_hold_the_question():
     pool = [Question(f'line {n}', (f'Q{n}',), (f' A{n}',), 0) for n in range(6)]
-    drawn = {seed: [draw_examples(pool, pool[n], n, 5, seed) for n in range(6)] for seed in (0, 1)}
-    assert drawn[0] == [draw_examples(pool, pool[n], n, 5, 0) for n in range(6)] != drawn[1]
+    forms = {seed: PromptForm(shots=5, seed=seed) for seed in (0, 1)}
+    drawn = {seed: [draw_examples(pool, pool[n], n, form) for n in range(6)] for seed, form in forms.items()}
+    assert drawn[0] == [draw_examples(pool, pool[n], n, forms[0]) for n in range(6)] != drawn[1]
     for number, examples in enumerate(drawn[0]):
         assert sorted(examples) == sorted(one.solved for n, one in enumerate(pool) if n != number)
     assert len({tuple(examples) for examples in drawn[0]}) > 1
     with pytest.raises(InputError, match='6 examples per question are asked for .* have 5 other questions'):
-        draw_examples(pool, pool[0], 0, 6, 0)
+        draw_examples(pool, pool[0], 0, PromptForm(shots=6))
 
 
 def test_prompt_loses_whole_examples_from_its_left_and_never_the_question():
@@ -139,7 +140,7 @@ def test_shots_stand_before_each_question(tmp_path):
     train = list(PROBLEMS['exact'].read(write_rows(tmp_path / 'train.jsonl', *rows), {}))
     scorer = FixedScorer({}, says=['0'])
     question = write_rows(tmp_path / 'test.jsonl', rows[0])
-    [one] = answered('exact', scorer, question, shots=2, pool=train)
+    [one] = answered('exact', scorer, question, form=PromptForm(delimiter='', shots=2), pool=train)
     assert one.prompt.examples == 2 and sorted(scorer.seen[0].split('\nQ: ')) == ['', '0\nA:', '1\nA: 1', '2\nA: 2']
     assert scorer.seen[0].endswith('\nQ: 0\nA:') and one.is_right['exact']
 
@@ -206,9 +207,10 @@ def test_bad_winograd_blocks_are_refused(tmp_path, change, words):
 )
 def test_bad_options_are_refused_before_a_model_is_opened(tmp_path, options, words):
     files = write_rows(tmp_path / 'rows.jsonl', {'context': 'x', 'completion': 'y'})
-    given = {'name': 'exact', 'files': files} | options
+    name = options.get('name', 'exact')
+    given = {field: value for field, value in options.items() if field != 'name'}
     with pytest.raises(InputError) as error:
-        score_problem(tmp_path / 'no_model', **given)
+        score_problem(tmp_path / 'no_model', name, files, ScoreOptions(**given))
     assert words in str(error.value)
 
 
