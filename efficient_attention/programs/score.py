@@ -32,7 +32,17 @@ from efficient_attention.errors import InputError
 
 NAMES = ('blimp', 'lambada', 'choice', 'winograd', 'exact', 'text')
 # flags with the name of an option in `ScoreOptions`
-CHOSEN = ('train_files', 'shots', 'description', 'delimiter', 'seed', 'empty_prompt', 'limit', 'batch_size', 'length')
+CHOSEN: tuple[str, ...] = (
+    'train_files',
+    'shots',
+    'description',
+    'delimiter',
+    'seed',
+    'empty_prompt',
+    'limit',
+    'batch_size',
+    'length',
+)
 CHOSEN += ('ngram', 'published', 'output')
 
 

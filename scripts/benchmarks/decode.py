@@ -2,8 +2,9 @@
 
 A comparison has two ways to predict the same tokens from the same context. The fast way keeps state between tokens, and
 the slow way reads the context again for every token. The comparisons are generation with a cache, evaluation with
-segment memory, and scoring of four options after one context (tokens/s then counts the options' tokens). Each (mechanism, context, way) runs in a separate process. Each way in `WAYS` is a function that takes a
-decoder and the shape. It returns a call that predicts some tokens, and the size of the kept state.
+segment memory, and scoring of four options after one context (tokens/s then counts the options' tokens). Each
+(mechanism, context, way) runs in a separate process. Each way in `WAYS` is a function that takes a decoder and the
+shape. It returns a call that predicts some tokens, and the size of the kept state.
 """
 
 from __future__ import annotations
@@ -307,8 +308,9 @@ def evaluate_with_memory(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]
 
 
 def score_options(graph: nnx.GraphDef, params: Any, shape: dict[str, Any], *, is_shared: bool) -> DecodingCall:
-    """Returns a function that scores `OPTIONS` continuations of `OPTION` tokens after one context, which is read once if
-    `is_shared`, else with each option.
+    """Returns a function that scores `OPTIONS` continuations of `OPTION` tokens after one context.
+
+    If `is_shared`, the context is read once, else with each option.
     """
     import jax
 
