@@ -1,0 +1,44 @@
+"""Compares mechanisms in learning from context, on generated rows of key-value pairs; no download needed."""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from configs.common import set_fields
+from configs.lm.common import language_modelling_config
+
+MECHANISMS: dict[str, dict[str, Any]] = {
+    'full': {},
+    'one_layer': {'layers': 1},
+    'window': {'attention': 'causal & window(16)'},
+    'favor': {'attention': 'favor(64, causal=True)'},
+    'lstm': {'cell': 'lstm', 'rotary': False},
+    'sru': {'cell': 'sru2', 'rotary': False},
+}
+
+
+def get_config(mechanism: str = 'full') -> ConfigDict:
+    """Returns the config of a decoder of key-value pairs: 2 layers of width 64 with 2 heads."""
+    if mechanism not in MECHANISMS:
+        raise ValueError(f'unknown mechanism {mechanism!r}; known: {", ".join(MECHANISMS)}')
+    config = language_modelling_config()
+    config.data.source = 'recall:30000:32:4-32'
+    config.data.units = 'words'
+    config.data.cut_at_documents = True  # each row is a document
+    config.data.vocab_size = 128  # the rows have 66 words; no row has the other ids
+    config.data.held_out = 0.01  # share of the rows that is held out
+    config.data.length = 130  # tokens: two rows of 64 symbols, each with a line's end
+
+    set_fields(config.model, {'width': 64, 'layers': 2, 'positions': 'none', 'rotary': True, 'dropout_rate': 0.0})
+    set_fields(config.model, MECHANISMS[mechanism])
+    if config.model.cell == 'none':  # a recurrent cell has neither heads nor attention dropout
+        set_fields(config.model, {'heads': 2, 'attention_dropout_rate': 0.0})
+
+    set_fields(config.optimizer, {'learning_rate': 2e-3, 'warmup_steps': 100, 'schedule': 'cosine'})
+    config.optimizer.bias_correction = True
+    config.train.steps = 3000
+    config.train.batch_size = 32
+    config.eval.every_steps = 500
+    config.eval.batch_size = 32
+    config.checkpoint.every_steps = 500
+    return config
