@@ -30,14 +30,16 @@ def get_config(mechanism: str = 'full') -> ConfigDict:
     config.data.length = 130  # tokens: two rows of 64 symbols, each with a line's end
 
     set_fields(config.model, {'width': 64, 'layers': 2, 'positions': 'none', 'rotary': True, 'dropout_rate': 0.0})
+    config.model.init_std = 0.1
+    config.model.tied_output = False  # so that vectors of ids that no row has stay as they were drawn
     set_fields(config.model, MECHANISMS[mechanism])
     if config.model.cell == 'none':  # a recurrent cell has neither heads nor attention dropout
         set_fields(config.model, {'heads': 2, 'attention_dropout_rate': 0.0})
 
     set_fields(config.optimizer, {'learning_rate': 2e-3, 'warmup_steps': 100, 'schedule': 'cosine'})
     config.optimizer.bias_correction = True
-    config.train.steps = 3000
-    config.train.batch_size = 32
+    config.train.steps = 4500
+    config.train.batch_size = 16
     config.eval.every_steps = 500
     config.eval.batch_size = 32
     config.checkpoint.every_steps = 500
