@@ -1,12 +1,14 @@
-"""Scores how well a language model learns from its context, on generated rows whose key-value mapping is new in each row.
+"""Scores how well a language model learns from its context, on generated rows, each with a new key-value mapping.
 
     python scripts/score_in_context.py --workdir runs/in_context --keys 4,8,16,32 --output heads.png
 
 For each number of keys per row, prints one line of JSON: the accuracy of the predicted values by the number of earlier
 occurrences of the key, and by the number of pairs since the last one. Kinds of keys: 'trained' are keys of training;
 'new' are words that training has only as values; 'untrained' are ids that training never has. A last line has the
-scores of the attention heads, if there are any: 'previous_token' is the weight on the token before, and 'induction' the
-weight that a key's second occurrence gives to the token after its first one. --output draws the best head of each kind.
+scores of the attention heads, if there are any: 'previous_token' and 'two_back' are the mean weights on the tokens one
+and two places before. 'induction' and 'after_value' are the mean weights that a key's second occurrence gives to the
+value after its first occurrence, and to the token after this value. --output draws the head with the highest
+'previous_token' and the head with the highest 'induction'.
 """
 
 from efficient_attention.processes.signal_thread import catch_stop_signals
@@ -50,6 +52,7 @@ from efficient_attention.processes.allocator import tune_allocator
 KEYS_PER_ROW = (4, 8, 16, 32)
 HEAD_KEYS = 8  # keys per row for the scores of heads
 DRAWN_PAIRS = 16  # pairs of the row in the picture
+DRAWN_SCORES = ('previous_token', 'induction')  # the head with the highest of each score is drawn
 
 
 def main() -> None:
@@ -59,6 +62,9 @@ def main() -> None:
     check_flags(options)
     tune_allocator()
     model = open_language_model(options.workdir, checkpoint_from_flags(options))
+    has_heads = model.config.cell == 'none'
+    if options.output is not None and not has_heads:
+        raise InputError(f'--output: the model has recurrent layers ({model.config.cell}), which have no heads to draw')
     for keys in options.keys:
         rows = RecallRows(options.rows, options.pairs, keys, keys, options.seed)
         for kind in KEY_KINDS:
@@ -66,9 +72,6 @@ def main() -> None:
             if test is not None:
                 scores = recall_accuracy(test, predicted_values(model, test.tokens_BL))
                 print(json.dumps({'keys': keys, 'kind': kind, **scores}), flush=True)
-    has_heads = model.config.cell == 'none'
-    if options.output is not None and not has_heads:
-        raise InputError(f'--output: the model has recurrent layers ({model.config.cell}), which have no heads to draw')
     if has_heads:
         test = recall_test(model, RecallRows(options.rows, options.pairs, HEAD_KEYS, HEAD_KEYS, options.seed))
         assert test is not None
@@ -102,27 +105,27 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def draw_heads(model: LanguageModel, test: RecallTest, heads: dict[str, list[list[float]]]) -> Figure:
-    """Returns a picture of the attention weights of the best head of each kind, over the first pairs of one row.
+    """Returns a picture of two heads' attention weights over the first pairs of one row, queries downwards.
 
-    Queries go downwards. Each query of the induction head is a key; orange circles mark the tokens after earlier
-    occurrences of the key.
+    The heads have the highest 'previous_token' and the highest 'induction'. In the second picture, orange circles mark
+    the values after earlier occurrences of a key.
     """
     tokens_L = test.tokens_BL[0, : 2 * DRAWN_PAIRS]
     words = model.units.decode(tokens_L).split()
     tokens_BL = jnp.asarray(tokens_L)[None]
     weights_NBHLL = self_attention_weights(nnx.merge(model.graph, model.params), tokens_BL, jnp.ones_like(tokens_BL))
     figure = Figure(figsize=(13, 7), layout='constrained')
-    for axes, (name, scores) in zip(figure.subplots(1, 2), heads.items(), strict=True):
-        layer, head = np.unravel_index(np.argmax(scores), np.shape(scores))
+    grid = figure.subplots(1, 2)
+    for axes, name in zip(grid, DRAWN_SCORES, strict=True):
+        layer, head = np.unravel_index(np.argmax(heads[name]), np.shape(heads[name]))
         axes.imshow(np.asarray(weights_NBHLL[layer, 0, head]), cmap='Blues', vmin=0, vmax=1)
-        title = f'{name.replace("_", " ")} head: layer {layer + 1}, head {head + 1}, score {scores[layer][head]:.2f}'
-        axes.set_title(title, size=10)
+        axes.set_title(f'layer {layer + 1}, head {head + 1}: {name} {heads[name][layer][head]:.2f}', size=10)
         axes.set_xticks(range(len(words)), words, rotation=90, size=7)
         axes.set_yticks(range(len(words)), words, size=7)
         axes.tick_params(length=0)
     keys_P = tokens_L[::2]
     later, earlier = np.nonzero(np.tril(keys_P[:, None] == keys_P[None], -1))
-    axes.scatter(2 * earlier + 1, 2 * later, s=40, facecolors='none', edgecolors='#ea580c', linewidths=0.9)
+    grid[1].scatter(2 * earlier + 1, 2 * later, s=40, facecolors='none', edgecolors='#ea580c', linewidths=0.9)
     figure.suptitle('attention weights of a row of keys and values: queries downwards, darker = more weight', size=10)
     return figure
 

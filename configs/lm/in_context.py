@@ -1,13 +1,11 @@
 """Compares mechanisms in learning from context, on generated rows of key-value pairs; no download needed."""
 
-from typing import Any
-
 from ml_collections import ConfigDict
 
 from configs.common import set_fields
 from configs.lm.common import language_modelling_config
 
-MECHANISMS: dict[str, dict[str, Any]] = {
+MECHANISMS: dict[str, dict[str, object]] = {
     'full': {},
     'one_layer': {'layers': 1},
     'window': {'attention': 'causal & window(16)'},

@@ -88,15 +88,17 @@ def predicted_values(model: LanguageModel, tokens_BL: np.ndarray) -> np.ndarray:
 
 def in_batches(function: Callable[[np.ndarray], jax.Array], tokens_BL: np.ndarray) -> np.ndarray:
     """Applies a function to batches of rows, and returns the results of all rows, concatenated."""
-    parts = [np.asarray(function(tokens_BL[start : start + BATCH_SIZE])) for start in range(0, len(tokens_BL), BATCH_SIZE)]
+    parts = [
+        np.asarray(function(tokens_BL[start : start + BATCH_SIZE])) for start in range(0, len(tokens_BL), BATCH_SIZE)
+    ]
     return np.concatenate(parts)
 
 
 def recall_accuracy(test: RecallTest, predicted_BP: np.ndarray) -> dict[str, list[float | None]]:
     """Returns the shares of right values, in groups; None for an empty group.
 
-    'sights' has a share per number of earlier occurrences of the key: 0, 1, ..., `MOST_SIGHTS` or more. 'pairs_since' has
-    a share per group of `GAPS`, over all keys that occurred earlier.
+    'sights' has a share per number of earlier occurrences of the key: 0, 1, ..., `MOST_SIGHTS` or more. 'pairs_since'
+    has a share per group of `GAPS`, over all keys that occurred earlier.
     """
     is_right_BP = predicted_BP == test.tokens_BL[:, 1::2]
     sights_BP = np.minimum(test.sights_BP, MOST_SIGHTS)
@@ -113,10 +115,11 @@ def group_means(values: np.ndarray, groups: np.ndarray, wanted: range) -> list[f
 
 
 def head_scores(model: LanguageModel, test: RecallTest) -> dict[str, list[list[float]]]:
-    """Returns two scores for each head of each layer, as [layers][heads] numbers from 0 to 1.
+    """Returns four scores for each head of each layer: mean weights, as [layers][heads] numbers from 0 to 1.
 
-    'previous_token' is the mean weight that a token gives to the token before it. 'induction' is the mean weight that
-    the second occurrence of a key gives to the token after its first occurrence.
+    'previous_token' and 'two_back' are the weights that a token gives to the tokens one and two places before it.
+    'induction' is the weight that the second occurrence of a key gives to the token after its first occurrence, and
+    'after_value' the weight that it gives to the next token, from which a value can be read if layer 1 has copied it.
 
     Raises:
         InputError: the model has recurrent layers.
@@ -128,10 +131,16 @@ def head_scores(model: LanguageModel, test: RecallTest) -> dict[str, list[list[f
         return self_attention_weights(decoder, tokens_BL, jnp.ones_like(tokens_BL)).swapaxes(0, 1)
 
     weights_BNHLL = in_batches(lambda tokens_BL: weights_of(model.params, tokens_BL), test.tokens_BL)
-    previous_NH = np.diagonal(weights_BNHLL, -1, axis1=3, axis2=4).mean((0, 3))
     row_S, pair_S = np.nonzero(test.sights_BP == 1)
     if not len(row_S):
         raise InputError('no key occurs twice in a row; more pairs or fewer keys are needed')
     first_S = pair_S - test.gaps_BP[row_S, pair_S]
-    induction_NH = weights_BNHLL[row_S, :, :, 2 * pair_S, 2 * first_S + 1].mean(0)
-    return {'previous_token': previous_NH.tolist(), 'induction': induction_NH.tolist()}
+    scores = {
+        name: np.diagonal(weights_BNHLL, -distance, axis1=3, axis2=4).mean((0, 3))
+        for name, distance in (('previous_token', 1), ('two_back', 2))
+    }
+    scores |= {
+        name: weights_BNHLL[row_S, :, :, 2 * pair_S, 2 * first_S + distance].mean(0)
+        for name, distance in (('induction', 1), ('after_value', 2))
+    }
+    return {name: score_NH.tolist() for name, score_NH in scores.items()}

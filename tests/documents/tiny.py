@@ -177,6 +177,7 @@ FIELDS = {
     'configs/lm/enwik8_small.py:transformer_xl': SHORT_TEXT | ENWIK8 | {'model.memory_length': 32},
     'configs/lm/enwik8_small.py:full': FEW_STEPS | SMALL_MODEL | ENWIK8 | {'optimizer.warmup_steps': 1},
     'configs/lm/cifar10_small.py:*': SHORT_TEXT | {'data.image_shape': '(4,4,3)', 'data.length': 48},
+    'configs/lm/in_context.py:*': SHORT_TEXT | {'data.source': 'recall:90:16:2-8', 'data.held_out': 0.2},
     'configs/text_to_text/books.py:*': BOOKS
     | {'data.vocab_size': 90, 'pairs.target_length': 16, 'model.decoder_layers': 1},
     'configs/text_to_text/toy.py:*': FEW_STEPS

@@ -80,7 +80,9 @@ def test_predictions_follow_the_keys(model):
 def test_new_and_untrained_keys_are_no_keys_of_training(model):
     tests = {kind: recall_test(model, ROWS, kind) for kind in ('trained', 'new', 'untrained')}
     words = {
-        kind: UNITS.decode(test.tokens_BL[:, ::2].ravel()).split() for kind, test in tests.items() if kind != 'untrained'
+        kind: UNITS.decode(test.tokens_BL[:, ::2].ravel()).split()
+        for kind, test in tests.items()
+        if kind != 'untrained'
     }
     assert set(words['trained']) <= {f's{symbol}' for symbol in KEYS}
     assert set(words['new']) <= {f's{symbol}' for symbol in NEW_KEYS}
@@ -106,16 +108,20 @@ def test_head_scores_are_means_over_tokens_and_over_second_occurrences(model):
     decoder = nnx.merge(model.graph, model.params)
     tokens_BL = jnp.asarray(test.tokens_BL)
     weights = np.asarray(jax.jit(self_attention_weights)(decoder, tokens_BL, jnp.ones_like(tokens_BL)))
-    previous, induction = [], []
+    previous, two_back, induction, after = [], [], [], []
     for row, tokens in enumerate(test.tokens_BL.tolist()):
         previous += [weights[:, row, :, place, place - 1] for place in range(1, len(tokens))]
+        two_back += [weights[:, row, :, place, place - 2] for place in range(2, len(tokens))]
         keys = tokens[::2]
         for place, key in enumerate(keys):
             if keys[:place].count(key) == 1:
                 induction.append(weights[:, row, :, 2 * place, 2 * keys.index(key) + 1])
+                after.append(weights[:, row, :, 2 * place, 2 * keys.index(key) + 2])
     found = head_scores(model, test)
-    np.testing.assert_allclose(found['previous_token'], np.mean(previous, 0), rtol=1e-5)
-    np.testing.assert_allclose(found['induction'], np.mean(induction, 0), rtol=1e-5)
+    expected = {'previous_token': previous, 'two_back': two_back, 'induction': induction, 'after_value': after}
+    assert list(found) == list(expected)
+    for name, each in expected.items():
+        np.testing.assert_allclose(found[name], np.mean(each, 0), rtol=1e-5)
 
 
 def test_heads_need_a_second_occurrence(model):
