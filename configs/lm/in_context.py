@@ -1,4 +1,22 @@
-"""Compares mechanisms in learning from context, on generated rows of key-value pairs; no download needed."""
+"""Compares mechanisms in learning from context, on generated rows of key-value pairs; no download needed.
+
+    efficient-attention train --config configs/lm/in_context.py:full --workdir runs/in_context
+    python scripts/score_in_context.py --workdir runs/in_context
+
+The mechanism follows the colon: full (two layers of full attention), one_layer, window (16 tokens), favor, or a
+recurrent cell: lstm, sru. Each row draws a new mapping from its 4 to 32 keys to values, and has 32 pairs. A row is a
+document, and documents do not attend to each other.
+
+Runs of 2026-12-02, jax 0.10.2, seed 0, one core of an AMD EPYC with other load, 6 to 9 minutes. Accuracy of the value
+at a key's second occurrence, in new rows with 4 and with 32 keys:
+- full: 0.996 and 0.999. Until step 2,000 it is no better than one layer; it learns the task in the next 1,000 steps.
+- one_layer: 0.184 and 0.116.
+- window: 0.913 and 0.556.
+- lstm: 0.190 and 0.108.
+- sru: 0.263 and 0.104.
+
+For keys that were no keys in training, all models guess (docs/results/in_context.md).
+"""
 
 from ml_collections import ConfigDict
 

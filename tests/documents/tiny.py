@@ -121,16 +121,8 @@ TRAINED = (
     'runs/books_albert',  # its loss is plotted
 )
 BEGUN = ('runs/arena_masked', 'runs/books_compressive', 'runs/books_t5', 'runs/bytes_full', 'runs/bytes_xl')
-BEGUN += (
-    'runs/characters',
-    'runs/in_context',
-    'runs/mine',
-    'runs/reverse_gru',
-    'runs/reviews',
-    'runs/small',
-    'runs/sst2_text',
-)
-BEGUN += ('runs/tiny', 'runs/tiny_inside', 'runs/translation', 'runs/two_way')
+BEGUN += ('runs/characters', 'runs/mine', 'runs/reverse_gru', 'runs/reviews', 'runs/small', 'runs/sst2_text')
+BEGUN += ('runs/in_context', 'runs/tiny', 'runs/tiny_inside', 'runs/translation', 'runs/two_way')
 
 # a page: the page whose commands write the runs that it continues from
 BEFORE = {
