@@ -9,7 +9,7 @@ document, and documents do not attend to each other.
 
 Runs of 2026-12-02, jax 0.10.2, seed 0, one core of an AMD EPYC with other load, 6 to 9 minutes. Accuracy of the value
 at a key's second occurrence, in new rows with 4 and with 32 keys:
-- full: 0.996 and 0.999. Until step 2,000 it is no better than one layer; it learns the task in the next 1,000 steps.
+- full: 0.996 and 0.999. The loss falls slowly until step 2,000, and from 3.47 to 2.65 in the next 1,000 steps.
 - one_layer: 0.184 and 0.116.
 - window: 0.913 and 0.556.
 - lstm: 0.190 and 0.108.
