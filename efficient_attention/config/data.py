@@ -29,6 +29,7 @@ class DataConfig:
 
     # source of text: 'stdlib' | text:<glob> | jsonl:<glob>#field | parquet:<glob>#field | arrow:<folder>#field | ...
     # More sources of text: dump:<glob> | arrayrecord:<glob> | tfds:<name>#field.
+    # Generated rows of key-value pairs: recall:<rows>:<pairs>:<fewest>-<most keys of a row>.
     # Images come from images:<glob> or tfds:<name>#field.
     # Pretraining can also read arena:<dataset>;<dataset>, for training and evaluation, with one text per row.
     source: str = field_read_by_tasks('pretraining', 'language_modelling', 'text_to_text', default='stdlib')

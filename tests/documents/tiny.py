@@ -66,6 +66,7 @@ SKIPPED = {
     '* --workdir runs/words-xl*': 'the same config is run with another mechanism, this mechanism on bytes',
     '* --workdir runs/words-fixed': 'the same config is run with another mechanism',
     '* --workdir runs/words-reformer': 'the same config is run with another mechanism',
+    '* --workdir runs/in_context_*': 'the same commands are run as runs/in_context',
     '*scripts/plot_metrics.py * docs/images/books_bert.svg *': 'as for runs/books_albert, which is drawn',
     '*scripts/plot_metrics.py * docs/images/books_long.svg *': 'needs runs that are skipped; another run is drawn',
     '*scripts/plot_metrics.py * docs/images/*.svg --split *': 'needs runs that are skipped; its test draws one split',
@@ -121,7 +122,7 @@ TRAINED = (
 )
 BEGUN = ('runs/arena_masked', 'runs/books_compressive', 'runs/books_t5', 'runs/bytes_full', 'runs/bytes_xl')
 BEGUN += ('runs/characters', 'runs/mine', 'runs/reverse_gru', 'runs/reviews', 'runs/small', 'runs/sst2_text')
-BEGUN += ('runs/pieces_full', 'runs/tiny', 'runs/tiny_inside', 'runs/translation', 'runs/two_way')
+BEGUN += ('runs/in_context', 'runs/pieces_full', 'runs/tiny', 'runs/tiny_inside', 'runs/translation', 'runs/two_way')
 
 # a page: the page whose commands write the runs that it continues from
 BEFORE = {
@@ -178,6 +179,7 @@ FIELDS = {
     'configs/lm/enwik8_small.py:transformer_xl': SHORT_TEXT | ENWIK8 | {'model.memory_length': 32},
     'configs/lm/enwik8_small.py:full': FEW_STEPS | SMALL_MODEL | ENWIK8 | {'optimizer.warmup_steps': 1},
     'configs/lm/cifar10_small.py:*': SHORT_TEXT | {'data.image_shape': '(4,4,3)', 'data.length': 48},
+    'configs/lm/in_context.py:*': SHORT_TEXT | {'data.source': 'recall:300:16:2-8', 'data.held_out': 0.2},
     'configs/text_to_text/books.py:*': BOOKS
     | {'data.vocab_size': 90, 'pairs.target_length': 16, 'model.decoder_layers': 1},
     'configs/text_to_text/toy.py:*': FEW_STEPS

@@ -10,6 +10,8 @@
     arrayrecord:<globs>            records of UTF-8 text, one document per record
     tfds:<name>[:<split>][#<field>]  a prepared TensorFlow Datasets dataset, without TensorFlow; split 'train' by
                                    default, and the field 'text' or the only text
+    recall:<rows>:<pairs>:<fewest>-<most>[:<seed>]  generated rows of key-value pairs (recall_rows.py), with a number of
+                                   keys per row from `fewest` to `most`
 
 <globs> is one glob or several, separated by commas.
 """
@@ -25,6 +27,7 @@ from typing import Generic, TypeVar
 from efficient_attention.data.sources.array_records import array_record_documents
 from efficient_attention.data.sources.arrow_files import arrow_documents, find_table_files
 from efficient_attention.data.sources.json_files import json_documents
+from efficient_attention.data.sources.recall_rows import parse_recall_rows, recall_documents
 from efficient_attention.data.sources.stdlib_documents import stdlib_documents, stdlib_files
 from efficient_attention.data.sources.text_files import digest_files, find_files, read_lines, read_text
 from efficient_attention.data.sources.tfds import digest_texts, parse_tfds_field, tfds_documents
@@ -132,6 +135,11 @@ def _open_tfds(rest: str) -> _Opened:
     return 'tfds', lambda: digest_texts(documents()), documents
 
 
+def _open_recall(rest: str) -> _Opened:
+    documents = functools.partial(recall_documents, parse_recall_rows(rest))
+    return 'recall', lambda: digest_texts(documents()), documents
+
+
 KINDS = {  # kind of source (the word before the colon) -> how to write it in a config
     'stdlib': 'stdlib',
     'text': 'text:<glob>[#paragraphs]',
@@ -141,6 +149,7 @@ KINDS = {  # kind of source (the word before the colon) -> how to write it in a 
     'arrow': 'arrow:<glob or saved folder>#<field>',
     'arrayrecord': 'arrayrecord:<glob>',
     'tfds': 'tfds:<name>[:<split>][#<field>]',
+    'recall': 'recall:<rows>:<pairs>:<fewest>-<most>[:<seed>]',
 }
 _OPENERS: dict[str, Callable[[str], _Opened]] = {
     'stdlib': _open_stdlib,
@@ -151,6 +160,7 @@ _OPENERS: dict[str, Callable[[str], _Opened]] = {
     'arrow': functools.partial(_open_tables, kind='arrow'),
     'arrayrecord': _open_records,
     'tfds': _open_tfds,
+    'recall': _open_recall,
 }
 
 

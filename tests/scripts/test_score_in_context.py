@@ -1,0 +1,64 @@
+"""Tests the script that scores in-context learning, on a model with random parameters."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from efficient_attention.config.dict_conversion import from_dict
+from efficient_attention.config.run import RunConfig
+from efficient_attention.training.run import build_run
+from efficient_attention.workdir.config_file import claim_workdir
+from tests.scripts.called import SCRIPTS, refusal_of
+from tests.training.tiny_run import drawn_workdir, one_by_one
+
+SCRIPT = 'score_in_context.py'
+
+
+def drawn_model(folder: Path, **model: object) -> str:
+    """Returns the workdir of an untrained decoder of generated rows."""
+    data = {'source': 'recall:200:20:2-9', 'units': 'words', 'cache': str(folder / 'cache'), 'length': 41}
+    data |= {'vocab_size': 70, 'held_out': 0.2}
+    model = {'attention': 'causal', 'width': 8, 'vocab_size': 70, 'token_types': 0, 'positions': 'none'} | model
+    values = {'task': 'language_modelling', 'data': data, 'model': model, 'checkpoint': {'best_metric': ''}}
+    run = build_run(from_dict(values, RunConfig), jax.devices()[:1])
+    return str(drawn_workdir(run, folder / 'run', one_by_one(run)))
+
+
+def test_each_line_has_one_number_of_keys_and_one_kind(tmp_path, monkeypatch, capfd):
+    workdir = drawn_model(tmp_path, heads=2, layers=2)
+    monkeypatch.setattr(
+        sys, 'argv', [SCRIPT, '--workdir', workdir, '--keys', '2,8', '--rows', '9', '--output', str(tmp_path / 'x.png')]
+    )
+    runpy.run_path(str(SCRIPTS / SCRIPT), run_name='__main__')
+    *lines, heads = map(json.loads, capfd.readouterr().out.splitlines())
+    # the model has 70 ids, too few for keys that no text has
+    assert [(line['keys'], line['kind']) for line in lines] == [
+        (n, kind) for n in (2, 8) for kind in ('trained', 'new')
+    ]
+    assert all(len(line['sights']) == 4 and len(line['pairs_since']) == 5 for line in lines)
+    assert len(heads['heads']['induction']) == len(heads['heads']['induction'][0]) == 2
+    assert (tmp_path / 'x.png').read_bytes().startswith(b'\x89PNG')
+
+
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capfd):
+    claim_workdir(tmp_path / 'pretraining', from_dict({}, RunConfig))
+    recurrent = drawn_model(tmp_path, cell='gru', layers=1)
+    for arguments, line in [
+        (('--workdir', str(tmp_path / 'pretraining')), "of the task 'pretraining'; generating text needs"),
+        (('--workdir', 'x', '--keys', '4,33'), '--keys is 33; it must be from 1 to 32'),
+        (('--workdir', 'x', '--pairs', '15'), '--pairs is 15; it must be from 16 to 2048'),
+        (('--workdir', 'x', '--rows', '0'), '--rows is 0; it must be at least 1'),
+        (('--workdir', 'x', '--seed', '-1'), '--seed is -1; it must be at least 0'),
+        (('--workdir', recurrent, '--output', 'x.png'), 'recurrent layers (gru), which have no heads to draw'),
+    ]:
+        said = refusal_of(SCRIPT, *arguments, monkeypatch=monkeypatch, capfd=capfd).splitlines()[-1]
+        assert said.startswith('error: ') and line in said
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
