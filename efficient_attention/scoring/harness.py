@@ -28,6 +28,7 @@ try:
     from lm_eval.__main__ import cli_evaluate
     from lm_eval.api.model import LM
     from lm_eval.api.registry import register_model
+    from lm_eval.utils import simple_parse_args_string
 except ModuleNotFoundError as error:
     raise missing_extra_error('efficient_attention.scoring.harness', 'harness', error) from None
 
@@ -64,7 +65,7 @@ class HarnessModel(LM):
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path = '',
         *,
         checkpoint: str | int = '',
         batch_size: int | str = 16,
@@ -78,12 +79,29 @@ class HarnessModel(LM):
             raise InputError(
                 f'model argument {name}={value}: known are path, checkpoint, batch_size, length and max_gen_toks'
             )
+        if not str(path):
+            raise InputError('the model arguments have no path=FOLDER')
         if not str(batch_size).isdecimal():
             raise InputError(f'batch_size is {batch_size!r}; it must be a whole number from 1 on')
         scorer = open_scorer(Path(path), checkpoint=str(checkpoint), batch_size=int(batch_size), length=length)
         if not isinstance(scorer, DecoderScorer):
             raise InputError(f'{path}: the harness needs a language model; this is no decoder')
         self.scorer, self.max_gen_toks = scorer, max_gen_toks
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: Mapping[str, Any], additional_config: Mapping[str, Any] | None = None
+    ) -> 'HarnessModel':
+        """Returns the model with the arguments of `--model_args`, which come before flags such as `--batch_size`."""
+        flags = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        return cls(**(flags | dict(arg_dict)))
+
+    @classmethod
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: Mapping[str, Any] | None = None
+    ) -> 'HarnessModel':
+        """Returns the model with arguments such as 'path=runs/pieces_full,length=512'."""
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
         """Returns the log-probability of each request's continuation after its context, and whether greedy decoding
