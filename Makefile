@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # files whose tests compile for devices that this machine lacks
 PLAN_TESTS = tests/planning tests/attention/softmax/test_cudnn.py tests/attention/softmax/test_mosaic.py tests/attention/softmax/test_splash.py \
   tests/scripts/benchmarks/test_planned_attention.py
-.PHONY: help quickstart test test-fast test-all test-plan lint format docs lock peers plan beam tfds linkcheck clean install-run install-test \
+.PHONY: help quickstart test test-fast test-all test-plan lint format docs lock peers plan beam harness tfds linkcheck clean install-run install-test \
   install-docs
 
 install = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-input
@@ -147,6 +147,14 @@ beam: .venv-beam/.beam  ## environment with Apache Beam, for scripts/prepare_cor
 	@$(call install,.venv-beam) --require-hashes -r requirements/beam.txt
 	@touch $@
 
+# The lock is also named as a constraint, because pip otherwise picks another version for typepy[datetime] than for typepy.
+harness: .venv-harness/.harness  ## environment with lm-evaluation-harness, for tests/scoring/test_harness.py
+.venv-harness/.harness: requirements/harness.txt
+	$(call environment,.venv-harness)
+	@echo '[set-up] installing requirements/harness.txt into .venv-harness'
+	@$(call install,.venv-harness) --require-hashes -r $< -c $<
+	@touch $@
+
 tfds: .venv-tfds/.tfds  ## prepare a TensorFlow Datasets set in data/tfds: make tfds NAME=imdb_reviews [FORMAT=tfrecord]
 	@.venv-tfds/bin/python scripts/prepare_tfds.py --name '$(NAME)' --format '$(or $(FORMAT),array_record)'
 
@@ -161,7 +169,7 @@ tfds: .venv-tfds/.tfds  ## prepare a TensorFlow Datasets set in data/tfds: make 
 compile = .venv-lock/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
   --no-header --no-emit-index-url --no-annotate --upgrade
 
-lock:  ## renew requirements/{run,test,lint,plan,docs,beam,tfds}.txt from pyproject.toml and tfds.in
+lock:  ## renew requirements/{run,test,lint,plan,docs,harness,beam,tfds}.txt from pyproject.toml and tfds.in
 	$(call environment,.venv-lock)
 	@$(call install,.venv-lock) --upgrade uv
 	@index=$$(.venv-lock/bin/python -m pip config get global.index-url 2>/dev/null || true); \
@@ -170,11 +178,12 @@ lock:  ## renew requirements/{run,test,lint,plan,docs,beam,tfds}.txt from pyproj
 	  $(compile) --extra train --constraints requirements/test.txt --output-file requirements/run.txt >/dev/null; \
 	  $(compile) --extra test --extra tpu --extra cuda --constraints requirements/test.txt --output-file requirements/plan.txt >/dev/null; \
 	  $(compile) --extra train --extra docs --constraints requirements/test.txt --output-file requirements/docs.txt >/dev/null; \
+	  $(compile) --extra test --extra harness --output-file requirements/harness.txt >/dev/null; \
 	  $(subst pyproject.toml,--group lint,$(compile)) --output-file requirements/lint.txt >/dev/null; \
 	  $(subst pyproject.toml,--group beam,$(compile)) --output-file requirements/beam.txt >/dev/null; \
 	  $(subst pyproject.toml,requirements/tfds.in,$(compile)) --output-file requirements/tfds.txt >/dev/null
-	@! grep -n '://' requirements/test.txt requirements/run.txt requirements/plan.txt requirements/docs.txt requirements/lint.txt requirements/beam.txt requirements/tfds.txt
-	@echo 'renewed requirements/test.txt, run.txt, plan.txt, docs.txt, lint.txt, beam.txt and tfds.txt'
+	@! grep -n '://' requirements/test.txt requirements/run.txt requirements/plan.txt requirements/docs.txt requirements/harness.txt requirements/lint.txt requirements/beam.txt requirements/tfds.txt
+	@echo 'renewed requirements/test.txt, run.txt, plan.txt, docs.txt, harness.txt, lint.txt, beam.txt and tfds.txt'
 
 clean:  ## remove environments, builds, tool caches and compiled programs; runs/, data/ and the rest of cache/ stay
 	rm -rf cache/programs .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,7 +1,7 @@
 """Scores texts with a decoder: contexts that several continuations share are read once and kept as a cache."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -99,23 +99,40 @@ class DecoderScorer(Scorer):
         """Returns what greedy decoding adds to each prompt, up to the end of the line or `max_tokens` tokens.
 
         Raises:
-            InputError: no cache supports the decoder, or prompt and answer need more positions than it has.
+            InputError: no cache supports the decoder, or a prompt needs more positions than it has.
+        """
+        rows = [encode_with_units(self.units, Pair('', prompt)).continuation for prompt in prompts]
+        return [first_line(self.units, ids) for ids in self.generate_ids(rows, max_tokens, line_ends(self.units))]
+
+    def generate_ids(self, rows: Sequence[Sequence[int]], max_tokens: int, ends: Sequence[int]) -> list[list[int]]:
+        """Returns the ids that greedy decoding adds to each row of ids.
+
+        A row ends with the first id in `ends`, after `max_tokens` ids, or where the decoder has no more positions.
+
+        Raises:
+            InputError: no cache supports the decoder, or a row needs more positions than it has.
         """
         cache_specs(self.config, 1)
-        stops = line_ends(self.units)
+        limit = self.config.position_limit
+        # The decoder does not read the last generated id, so this id needs no position.
+        most = [max_tokens if limit is None else min(max_tokens, limit + 1 - len(row)) for row in rows]
+        if min(most, default=1) < 1:
+            longest = max(map(len, rows))
+            raise InputError(f'a prompt has {longest} tokens; the model has {limit} positions')
+        end, *more_ends = ends or [-1]
         search = SearchSettings(
-            beams=1, alpha=0.0, max_tokens=padded_length(max_tokens), end=stops[0], more_ends=stops[1:]
+            beams=1, alpha=0.0, max_tokens=padded_length(max_tokens), end=end, more_ends=tuple(more_ends)
         )
-        limits = TokenLimits(self.may_follow_V, jnp.full(self.batch_size, max_tokens, jnp.int32))
-        rows = [encode_with_units(self.units, Pair('', prompt)).continuation for prompt in prompts]
-        found = [''] * len(rows)
+        found: list[list[int]] = [[]] * len(rows)
         for length, batch in batches_by_key(
             range(len(rows)), lambda number: padded_length(len(rows[number])), self.batch_size
         ):
+            filled = [*batch, *[batch[0]] * (self.batch_size - len(batch))]
+            limits = TokenLimits(self.may_follow_V, jnp.asarray([most[number] for number in filled], jnp.int32))
             arrays = self._put(*pad_rows([rows[number] for number in batch], length, self.batch_size))
             tokens_BT, lengths_B = jax.device_get(self.generate_rows(self.params, *arrays, limits, search=search))
             for place, number in enumerate(batch):
-                found[number] = first_line(self.units, tokens_BT[place, : lengths_B[place]].tolist())
+                found[number] = tokens_BT[place, : lengths_B[place]].tolist()
         return found
 
     def _score_single(self, rows: list[PairTokens], numbers: list[int], found: list[tuple[float, bool]]) -> None:
@@ -222,9 +239,14 @@ def generate_rows(
 
 def line_ends(units: TextUnits) -> tuple[int, ...]:
     """Returns the ids that end a line: those whose text has a line break, and the separator of documents."""
+    return tuple(dict.fromkeys([*ids_with(units, ['\n']), *separator_ids(units)]))
+
+
+def ids_with(units: TextUnits, words: Collection[str]) -> list[int]:
+    """Returns the ids whose text by itself contains one of the words."""
     known = [id for id in range(units.text_vocabulary_size) if id not in units.unwritten and id != units.unknown]
-    ends = [id for id in known if '\n' in units.decode(np.array([id]))]
-    return tuple(dict.fromkeys([*ends, *separator_ids(units)]))
+    texts = ((id, units.decode(np.array([id]))) for id in known)
+    return [id for id, text in texts if any(word in text for word in words)]
 
 
 def first_line(units: TextUnits, ids: Sequence[int]) -> str:
