@@ -182,7 +182,7 @@ from flax import nnx
 ids = jnp.ones((2, 6), jnp.int32)
 model = nnx.eval_shape(lambda: ea.Encoder(ea.ModelConfig(width=16, heads=2), rngs=nnx.Rngs(0))(ids, ids))
 assert model.shape == (2, 6, 16)
-assert set(ea.__all__) - set(dict(inspect.getmembers(ea))) == {'evaluate', 'load', 'pipeline', 'train'}
+assert set(ea.__all__) - set(dict(inspect.getmembers(ea))) == {'evaluate', 'load', 'open_scorer', 'pipeline', 'train'}
 try:
     from efficient_attention import pipeline
 except ImportError as error:
