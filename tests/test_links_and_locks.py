@@ -58,6 +58,7 @@ def test_locks_hold_what_the_project_asks_for():
     asked = {'run': run, 'test': [*run, *extras['test'], *extras['tfds']]}
     asked['plan'] = [*asked['test'], 'jax-cuda13-plugin', 'libtpu']
     asked['docs'] = [*run, *extras['docs']]
+    asked['harness'] = [*asked['test'], *extras['harness']]
     asked |= {name: settings['dependency-groups'][name] for name in ('lint', 'beam')}
     lines = (ROOT / 'requirements' / 'tfds.in').read_text(encoding='utf-8').splitlines()
     asked['tfds'] = [line for line in lines if not line.startswith('#')]
