@@ -31,7 +31,7 @@ SKIPPED = {
     '*scripts/prepare_corpus.py *my_books*': 'needs books; tests/tasks/test_denoising.py finds a corpus like it',
     '*scripts/prepare_corpus_beam.py *': 'needs make beam; its test runs it',
     '* --workdir checkpoints/gpt2 *': 'needs GPT-2; tests/inference/test_evaluated_models.py has a tiny one',
-    'python -m efficient_attention.scoring.harness *': 'needs make harness; tests/scoring/test_harness.py runs it there',
+    'python -m efficient_attention.scoring.harness *': 'needs make harness; tests/scoring/test_harness.py runs it',
     '* --workdir runs/multi30k*': 'needs Multi30k and an hour; the same commands are run as runs/reverse',
     '* --workdir runs/two_tokenizers *': 'needs files of pairs; tests/tasks/test_text_to_text.py has two tokenizers',
     'efficient-attention translate --model runs/multi30k*': 'needs a skipped run; the same command reads runs/reverse',
