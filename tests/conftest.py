@@ -58,7 +58,8 @@ MORE_BYTES = 700_000_000  # Less growth than this since programs were last dropp
 MOST_MAPPINGS = 20_000
 # Most tests in these folders do not depend on the number of devices, so they run on one.
 # A file that needs several has the mark `devices` (all eight) or `devices(4)` (the first four).
-ON_ONE_DEVICE = ('distillation', 'experiments', 'inference', 'interop', 'programs', 'scripts', 'tasks', 'training')
+ON_ONE_DEVICE = ('distillation', 'experiments', 'inference', 'interop', 'programs', 'scoring', 'scripts', 'tasks')
+ON_ONE_DEVICE += ('training',)
 # The only file whose runs make samples at evaluations, because each run would compile another program.
 WITH_SAMPLES = 'test_run_samples.py'
 # The part of the standard library that the text source `stdlib` reads here; to read all takes seconds in each process.

@@ -185,7 +185,7 @@ class CachedDecoder:
         XLA removes unused activations, so they cost nothing. The arguments are the same as for `__call__`.
         """
         x_BnD, state, each = self.hidden_and_activations(state, tokens_Bn, segments_Bn)
-        return self.decoder.head(x_BnD, self.decoder.embeddings.token), state, each
+        return self.logits(x_BnD), state, each
 
     def hidden_and_activations(
         self, state: DecodeState, tokens_Bn: Array, segments_Bn: AnySegments | None

@@ -32,7 +32,7 @@ from efficient_attention.errors import InputError
 
 NAMES = ('blimp', 'lambada', 'choice', 'winograd', 'exact', 'text')
 # flags with the name of an option in `ScoreOptions`
-CHOSEN: tuple[str, ...] = (
+CHOSEN = (
     'train_files',
     'shots',
     'description',
@@ -42,8 +42,11 @@ CHOSEN: tuple[str, ...] = (
     'limit',
     'batch_size',
     'length',
+    'ngram',
+    'published',
+    'output',
 )
-CHOSEN += ('ngram', 'published', 'output')
+TEXTS = ('description', 'delimiter', 'empty_prompt')  # flags in which \n is a line end
 
 
 def main() -> None:
@@ -53,6 +56,7 @@ def main() -> None:
     from efficient_attention.scoring.report import ScoreOptions, score_problem  # imported late, so that --help is fast
 
     chosen: dict[str, Any] = {name: options[name].value for name in CHOSEN}
+    chosen |= {name: chosen[name].replace('\\n', '\n') for name in TEXTS if chosen[name]}
     fields, checkpoint = dict(parse_field(text) for text in options.set), checkpoint_from_flags(options)
     choice = ScoreOptions(fields=fields, checkpoint=checkpoint, **chosen)
     found = score_problem(options.model, options.problem, options.files, choice)
@@ -69,7 +73,7 @@ def define_flags() -> flags.FlagValues:
     define_integers('shots', [0], 'Solved examples before each question, such as 0,1,8', options)
     flags.DEFINE_multi_string('set', [], 'FIELD=VALUE of the reader, such as format=race.', flag_values=options)
     flags.DEFINE_string('description', '', 'Text before examples and question.', flag_values=options)
-    between = 'Text after description and examples; default: two line ends, or nothing for exact.'
+    between = 'Text after description and examples; default: two line ends, unless the prompts begin with one.'
     flags.DEFINE_string('delimiter', None, between, flag_values=options)
     empty = 'Prompt of the measure against_empty, such as Answer:; default: the document separator.'
     flags.DEFINE_string('empty_prompt', '', empty, flag_values=options)

@@ -23,14 +23,36 @@ from efficient_attention.inference.language_models import LanguageModel
 from efficient_attention.inference.search_settings import SearchSettings, TokenLimits
 from efficient_attention.models.cached_decoding import PIECE, CachedDecoder, cache_specs, read_prompt_but_last
 from efficient_attention.models.sharding import batch_sharding, make_mesh
-from efficient_attention.scoring.padded_rows import batches_by_key, pad_rows, padded_count, padded_length
+from efficient_attention.scoring.padded_rows import (
+    batches_by_key,
+    pad_rows,
+    padded_count,
+    padded_length,
+    split_into_batches,
+)
 from efficient_attention.scoring.pairs import Pair, PairTokens, Scorer, move_spaces, number_unique
 from efficient_attention.scoring.target_scores import score_targets
 
-SHORTEST_SHARED = 64  # tokens; shorter contexts are read again with each continuation, in fewer programs
+SHORTEST_SHARED = 64  # tokens; shorter contexts are read with each continuation, which compiles fewer programs
 
 
-class DecoderScorer(Scorer):
+class UnitsScorer(Scorer):
+    """Base class of scorers that read the units of a language model, such as bytes or tokenizer pieces."""
+
+    units: TextUnits
+    reads_windows = True
+
+    def encode(self, pair: Pair) -> PairTokens:
+        """Returns the tokens of a pair by the rule of pairs.py; raises InputError if the continuation has none."""
+        return encode_with_units(self.units, pair)
+
+    @functools.cached_property
+    def line_ends(self) -> tuple[int, ...]:
+        """Returns the ids that end a line."""
+        return line_ends(self.units)
+
+
+class DecoderScorer(UnitsScorer):
     """Scores texts with a trained language model of this project or of a Hugging Face folder, on all local devices.
 
     Args:
@@ -56,6 +78,7 @@ class DecoderScorer(Scorer):
     ) -> None:
         config = language_model.config
         self.name, self.config, self.units = name, config, language_model.units
+        self.unknown = self.units.unknown
         self.longest = longest_row(config, language_model.length, longest)
         self.mesh = make_mesh(MeshConfig(), jax.local_devices())
         self.batch_size = -(-batch_size // self.mesh.size) * self.mesh.size
@@ -67,14 +90,6 @@ class DecoderScorer(Scorer):
         self.score_shared = jax.jit(on_mesh(functools.partial(score_shared_contexts, graph)))
         self.generate_rows = jax.jit(on_mesh(functools.partial(generate_rows, graph)), static_argnames='search')
         self.may_follow_V = allowed_token_mask(self.units, config.vocab_size)
-
-    def encode(self, pair: Pair) -> PairTokens:
-        """Returns the tokens of a pair by the rule of pairs.py; raises InputError if the continuation has none."""
-        return encode_with_units(self.units, pair)
-
-    def is_known(self, text: str) -> bool:
-        """Returns whether the vocabulary has every token of a text."""
-        return self.units.unknown < 0 or not (self.units.encode(text) == self.units.unknown).any()
 
     def score_tokens(self, rows: Sequence[PairTokens]) -> list[tuple[float, bool]]:
         """Returns each row's log-probability and whether greedy decoding gives its continuation."""
@@ -88,40 +103,46 @@ class DecoderScorer(Scorer):
         for context, numbers in by_context.items():
             longest = max(unique[number].positions for number in numbers)
             if len(numbers) > 1 and len(context) >= SHORTEST_SHARED and longest <= self.longest_shared:
-                shared.append(numbers)
+                shared += split_into_batches(numbers, self.batch_size)
             else:
                 single += numbers
         self._score_shared(unique, shared, found)
         self._score_single(unique, single, found)
         return [found[place] for place in places]
 
-    def generate(self, prompts: Sequence[str], max_tokens: int) -> list[str]:
-        """Returns what greedy decoding adds to each prompt, up to the end of the line or `max_tokens` tokens.
+    def generate(self, prompts: Sequence[str], most_tokens: Sequence[int]) -> list[str]:
+        """Returns what greedy decoding adds to each prompt, up to the end of the line or the prompt's most tokens.
 
         Raises:
-            InputError: no cache supports the decoder, or a prompt needs more positions than it has.
+            InputError: no cache supports the decoder, or a prompt is longer than the model's positions.
         """
         rows = [encode_with_units(self.units, Pair('', prompt)).continuation for prompt in prompts]
-        return [first_line(self.units, ids) for ids in self.generate_ids(rows, max_tokens, line_ends(self.units))]
+        return [first_line(self.units, ids) for ids in self.generate_ids(rows, most_tokens, self.line_ends)]
 
-    def generate_ids(self, rows: Sequence[Sequence[int]], max_tokens: int, ends: Sequence[int]) -> list[list[int]]:
+    def generate_ids(
+        self, rows: Sequence[Sequence[int]], most_tokens: Sequence[int], ends: Sequence[int]
+    ) -> list[list[int]]:
         """Returns the ids that greedy decoding adds to each row of ids.
 
-        A row ends with the first id in `ends`, after `max_tokens` ids, or where the decoder has no more positions.
+        A row ends with the first id in `ends`, after its number of ids in `most_tokens`, or where the decoder has no
+        more positions.
 
         Raises:
-            InputError: no cache supports the decoder, or a row needs more positions than it has.
+            InputError: no cache supports the decoder, or a row is longer than the model's positions.
         """
         cache_specs(self.config, 1)
         limit = self.config.position_limit
         # The decoder does not read the last generated id, so this id needs no position.
-        most = [max_tokens if limit is None else min(max_tokens, limit + 1 - len(row)) for row in rows]
+        most = [
+            count if limit is None else min(count, limit + 1 - len(row))
+            for count, row in zip(most_tokens, rows, strict=True)
+        ]
         if min(most, default=1) < 1:
             longest = max(map(len, rows))
             raise InputError(f'a prompt has {longest} tokens; the model has {limit} positions')
         end, *more_ends = ends or [-1]
         search = SearchSettings(
-            beams=1, alpha=0.0, max_tokens=padded_length(max_tokens), end=end, more_ends=tuple(more_ends)
+            beams=1, alpha=0.0, max_tokens=padded_length(max(most, default=1)), end=end, more_ends=tuple(more_ends)
         )
         found: list[list[int]] = [[]] * len(rows)
         for length, batch in batches_by_key(
@@ -136,7 +157,7 @@ class DecoderScorer(Scorer):
         return found
 
     def _score_single(self, rows: list[PairTokens], numbers: list[int], found: list[tuple[float, bool]]) -> None:
-        """Scores rows one by one, each with its whole context; writes the results to `found`."""
+        """Scores batches of rows, each with its whole context; writes the results to `found`."""
 
         def shape(number: int) -> tuple[int, int]:
             row, length = rows[number], self._length(rows[number].positions)
@@ -188,7 +209,7 @@ class DecoderScorer(Scorer):
 def score_rows(
     graph: nnx.GraphDef, params: Any, tokens_BL: Array, lengths_B: Array, targets_BP: Array, counts_B: Array
 ) -> tuple[Array, Array]:
-    """Returns the log-probability of each row's targets, float32 [B], and whether each is greedy, bool [B].
+    """Returns the log-probability of each row's targets, float32 [B], and whether all are greedy, bool [B].
 
     The last `counts_B` tokens of the `lengths_B` tokens of a row predict its `counts_B` targets.
     """
@@ -204,7 +225,8 @@ def score_shared_contexts(
 ) -> tuple[Array, Array]:
     """Returns the log-probability of each target after its context, float32 [b], and whether it is greedy, bool [b].
 
-    b = B K: the K targets of a context are adjacent. The context's keys and values are computed once.
+    b is B times the number of options, and the options of a context are adjacent. The context's keys and values are
+    computed once.
     """
     model = nnx.merge(graph, params)
     batch, length = tokens_BL.shape
@@ -238,7 +260,7 @@ def generate_rows(
 
 
 def line_ends(units: TextUnits) -> tuple[int, ...]:
-    """Returns the ids that end a line: those whose text has a line break, and the separator of documents."""
+    """Returns the ids that end a line: those whose text has a line break, and the document separator."""
     return tuple(dict.fromkeys([*ids_with(units, ['\n']), *separator_ids(units)]))
 
 
@@ -296,5 +318,5 @@ def encode_with_units(units: TextUnits, pair: Pair) -> PairTokens:
 
 def separator_ids(units: TextUnits) -> list[int]:
     """Returns the ids that stand for an empty context: the separator between documents."""
-    # The end of a line, id 0, separates documents of words.
+    # With word units, the end of a line (id 0) separates documents.
     return [0] if isinstance(units, WordUnits) else units.separator.tolist()

@@ -167,7 +167,7 @@ class HarnessModel(LM):
             ends += separator
         else:
             stops = (*stops, units.decode(np.asarray(separator)))
-        written = self.scorer.generate_ids(rows, asked.max_tokens, tuple(dict.fromkeys(ends)))
+        written = self.scorer.generate_ids(rows, [asked.max_tokens] * len(rows), tuple(dict.fromkeys(ends)))
         return [text_before(units.decode(np.asarray(ids, np.int64)), stops) for ids in written]
 
 

@@ -37,7 +37,7 @@ class MaskedScorer(Scorer):
 
     def __init__(self, filler: MaskFiller, name: str = '', *, batch_size: int = 64) -> None:
         self.filler, self.name, self.batch_size = filler, name, batch_size
-        self.longest = filler.length
+        self.longest, self.unknown = filler.length, filler.vocabulary.unknown
         graph, self.params = nnx.split(filler.model)
         self.score_places = jax.jit(functools.partial(score_masked_places, graph))
 
@@ -57,9 +57,9 @@ class MaskedScorer(Scorer):
         """Returns whether the model can read the text and its two special tokens in one row."""
         return len(row.continuation) + 2 <= self.filler.length
 
-    def is_known(self, text: str) -> bool:
-        """Returns whether the vocabulary has every token of a text."""
-        return self.filler.vocabulary.unknown not in self.token_ids(text)
+    def sizes(self, row: PairTokens) -> str:
+        """Returns how many tokens a text has and how many the model reads, for messages."""
+        return f'{len(row.continuation) + 2} tokens with its special tokens; the model reads {self.longest} at most'
 
     def token_ids(self, text: str) -> tuple[int, ...]:
         """Returns the ids of a text without special tokens."""
@@ -95,19 +95,22 @@ class MaskedScorer(Scorer):
         Raises:
             InputError: a text has no token, or its row is too long.
         """
-        rows = []
-        for before, inside, after in gaps:
-            left, ids, right = self.token_ids(before), self.token_ids(inside), self.token_ids(after)
-            vocabulary = self.filler.vocabulary
-            row = (vocabulary.cls, *left, *[vocabulary.mask] * len(ids), *right, vocabulary.sep)
-            if not ids or len(row) > self.filler.length:
-                why = (
-                    'has no token' if not ids else f'makes a row of {len(row)} tokens; {self.longest} at most are read'
-                )
-                raise InputError(f'{inside[:40]!r} {why}')
-            rows.append((row, tuple(range(1 + len(left), 1 + len(left) + len(ids))), ids))
+        rows = [self.gap_row(*gap) for gap in gaps]
         scores = self.score_masks(rows)
         return [log_prob / len(row[2]) for row, (log_prob, _) in zip(rows, scores, strict=True)]
+
+    def gap_row(self, before: str, inside: str, after: str) -> MaskedRow:
+        """Returns the row of a text in a gap; raises InputError if the text has no token or the row is too long."""
+        left, ids, right = self.token_ids(before), self.token_ids(inside), self.token_ids(after)
+        vocabulary = self.filler.vocabulary
+        row = (vocabulary.cls, *left, *[vocabulary.mask] * len(ids), *right, vocabulary.sep)
+        if not ids:
+            raise InputError(f'{inside[:40]!r} has no token')
+        if len(row) > self.filler.length:
+            raise InputError(
+                f'the text with {inside[:40]!r} has {len(row)} tokens; the model reads {self.longest} at most'
+            )
+        return row, tuple(range(1 + len(left), 1 + len(left) + len(ids))), ids
 
     def score_masks(self, rows: Sequence[MaskedRow]) -> list[tuple[float, bool]]:
         """Returns the log-probability of each row's targets at its masks, and whether each is the most probable one."""

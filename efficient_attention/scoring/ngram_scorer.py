@@ -1,4 +1,4 @@
-"""Scores texts with an n-gram model: a yardstick that a trained model must beat on the same problem."""
+"""Scores texts with an n-gram model: a baseline that a trained model must beat on the same problem."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,14 +8,19 @@ import numpy as np
 from efficient_attention.data.text.prepare import prepare_text
 from efficient_attention.data.text.text_units import TextUnits
 from efficient_attention.errors import InputError
-from efficient_attention.inference.ngram_language_model import NgramCounts, count_ngrams, next_token_probabilities
+from efficient_attention.inference.ngram_language_model import (
+    NgramCounts,
+    count_ngrams,
+    next_token_probabilities,
+    token_bits,
+)
 from efficient_attention.interop.config_json_keys import LANGUAGE_MODELLING
-from efficient_attention.scoring.decoder_scorer import encode_with_units, first_line, line_ends
-from efficient_attention.scoring.pairs import Pair, PairTokens, Scorer, number_unique
+from efficient_attention.scoring.decoder_scorer import UnitsScorer, encode_with_units, first_line
+from efficient_attention.scoring.pairs import Pair, PairTokens, TextScore, number_unique, text_sizes
 from efficient_attention.workdir.config_file import read_config
 
 
-class NgramScorer(Scorer):
+class NgramScorer(UnitsScorer):
     """Scores texts with an interpolated n-gram model (inference/ngram_language_model.py).
 
     Args:
@@ -26,14 +31,7 @@ class NgramScorer(Scorer):
 
     def __init__(self, orders: list[NgramCounts], units: TextUnits, name: str = '') -> None:
         self.orders, self.units, self.name = orders, units, name or f'{len(orders)}-gram'
-
-    def encode(self, pair: Pair) -> PairTokens:
-        """Returns the tokens of a pair by the rule of pairs.py; raises InputError if the continuation has none."""
-        return encode_with_units(self.units, pair)
-
-    def is_known(self, text: str) -> bool:
-        """Returns whether the vocabulary has every token of a text."""
-        return self.units.unknown < 0 or not (self.units.encode(text) == self.units.unknown).any()
+        self.unknown = units.unknown
 
     def score_tokens(self, rows: Sequence[PairTokens]) -> list[tuple[float, bool]]:
         """Returns each row's log-probability and whether its tokens are the most probable ones."""
@@ -50,10 +48,22 @@ class NgramScorer(Scorer):
             is_greedy &= int(probabilities_V.argmax()) == ids[place]
         return total, is_greedy
 
-    def generate(self, prompts: Sequence[str], max_tokens: int) -> list[str]:
-        """Returns what greedy decoding adds to each prompt, up to the end of the line or `max_tokens` tokens."""
-        stops, found = set(line_ends(self.units)), []
-        for prompt in prompts:
+    def score_texts(self, texts: Sequence[str], *, context: int = 0, stride: int = 0) -> list[TextScore]:
+        """Returns the score of each whole text; windows have no effect, because an n-gram sees n - 1 tokens."""
+        del context, stride
+        found = []
+        for text in texts:
+            row = self.encode(Pair('', text))
+            ids = np.array([*row.context, *row.continuation])
+            bits = token_bits(self.orders, ids, self.units.size)[len(row.context) - 1 :]
+            unknown = row.continuation.count(self.unknown)
+            found.append(TextScore(float(-bits.sum() * np.log(2)), len(bits), *text_sizes(text), unknown))
+        return found
+
+    def generate(self, prompts: Sequence[str], most_tokens: Sequence[int]) -> list[str]:
+        """Returns what greedy decoding adds to each prompt, up to the end of the line or the prompt's most tokens."""
+        stops, found = set(self.line_ends), []
+        for prompt, max_tokens in zip(prompts, most_tokens, strict=True):
             ids, added = list(encode_with_units(self.units, Pair('', prompt)).continuation), 0
             while added < max_tokens and (not added or ids[-1] not in stops):
                 before = ids[max(0, len(ids) - len(self.orders) + 1) :]

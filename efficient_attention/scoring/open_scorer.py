@@ -7,6 +7,7 @@ from efficient_attention.inference.fill_mask import MaskFiller
 from efficient_attention.inference.language_models import imported_language_model, open_language_model
 from efficient_attention.inference.pretrained_models import pretrained_module
 from efficient_attention.inference.translator import make_pretrained_pair_encoder
+from efficient_attention.interop.config_import import read_config_json
 from efficient_attention.interop.config_json_keys import LANGUAGE_MODELLING, TEXT_TO_TEXT
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.interop.workdir_import import is_decoder_run
@@ -15,6 +16,7 @@ from efficient_attention.scoring.decoder_scorer import DecoderScorer
 from efficient_attention.scoring.masked_scorer import MaskedScorer
 from efficient_attention.scoring.pairs import Scorer
 from efficient_attention.scoring.seq2seq_scorer import Seq2SeqScorer
+from efficient_attention.workdir.checkpoint_reader import LAST
 
 
 def open_scorer(path: str | Path, *, checkpoint: str = '', batch_size: int = 16, length: int = 0) -> Scorer:
@@ -42,7 +44,9 @@ def open_scorer(path: str | Path, *, checkpoint: str = '', batch_size: int = 16,
     if is_decoder_run(path):
         opened = open_language_model(path, checkpoint)
         return DecoderScorer(opened, str(path), batch_size=batch_size, longest=length)
-    pretrained = open_pretrained(path, checkpoint)
+    # A Hugging Face folder has one checkpoint, which is its last one.
+    is_run = 'task' in read_config_json(path)
+    pretrained = open_pretrained(path, checkpoint if is_run or checkpoint != LAST else '')
     if pretrained.problem == LANGUAGE_MODELLING:
         opened = imported_language_model(path, pretrained)
         return DecoderScorer(opened, str(path), batch_size=batch_size, longest=length)

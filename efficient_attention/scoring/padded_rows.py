@@ -40,6 +40,11 @@ def batches_by_key(items: Iterable[Item], key: Callable[[Item], Key], size: int)
             yield one, members[start : start + size]
 
 
+def split_into_batches(items: Sequence[Item], size: int) -> list[list[Item]]:
+    """Returns the items in order, in lists of at most `size`."""
+    return [list(items[start : start + size]) for start in range(0, len(items), size)]
+
+
 def pad_rows(rows: Sequence[Sequence[int]], length: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns rows of ids as int32 [count, length] with zeros behind them, and their lengths, int32 [count].
 

@@ -6,6 +6,7 @@ tokens that the context alone has. An empty context means the separator between 
 """
 
 import abc
+import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ class Pair(NamedTuple):
 
 
 class PairTokens(NamedTuple):
-    """The token ids of a pair; each part has at least one."""
+    """The token ids of a pair; the continuation has at least one, and only an encoder's context is empty."""
 
     context: tuple[int, ...]
     continuation: tuple[int, ...]
@@ -62,12 +63,15 @@ class PairScore(NamedTuple):
 
 
 class TextScore(NamedTuple):
-    """The score of a whole text: its log-probability after the document separator, and its size in three units."""
+    """The score of a whole text: its log-probability after the document separator, its size in three units, and the
+    number of its tokens that the vocabulary lacks.
+    """
 
     log_prob: float
     tokens: int
     characters: int
     bytes: int
+    unknown_tokens: int
 
 
 class Scorer(abc.ABC):
@@ -77,26 +81,30 @@ class Scorer(abc.ABC):
         name: what the scores come from, such as the folder of the model.
         rule: how texts become tokens, for reports.
         longest: maximum number of tokens that the model reads at once; None = no limit.
+        unknown: the id of text that the vocabulary lacks; -1 = there is no such text.
+        reads_windows: whether a text that is too long for one row may be scored in several.
     """
 
     name: str
     rule: str = SEAM
     longest: int | None = None
+    unknown: int = -1
+    reads_windows: bool = False
 
     @abc.abstractmethod
     def encode(self, pair: Pair) -> PairTokens:
         """Returns the tokens of a pair; raises InputError if the continuation has none."""
 
     @abc.abstractmethod
-    def is_known(self, text: str) -> bool:
-        """Returns whether the vocabulary has every token of a text."""
-
-    @abc.abstractmethod
     def score_tokens(self, rows: Sequence[PairTokens]) -> list[tuple[float, bool]]:
         """Returns each row's log-probability and whether greedy decoding gives its continuation."""
 
-    def generate(self, prompts: Sequence[str], max_tokens: int) -> list[str]:  # noqa: ARG002  only some can
-        """Returns what greedy decoding adds to each prompt, up to the end of the line or `max_tokens` tokens.
+    def is_known(self, text: str) -> bool:
+        """Returns whether the vocabulary has every token of a text."""
+        return self.unknown < 0 or self.unknown not in self.encode(Pair('', text)).continuation
+
+    def generate(self, prompts: Sequence[str], most_tokens: Sequence[int]) -> list[str]:  # noqa: ARG002  only some can
+        """Returns what greedy decoding adds to each prompt, up to the end of the line or the prompt's most tokens.
 
         Raises:
             InputError: the model does not generate text token by token.
@@ -106,16 +114,31 @@ class Scorer(abc.ABC):
     def score(self, pairs: Iterable[Pair | tuple[str, str]]) -> list[PairScore]:
         """Returns the score of each pair, in their order. A pair gives the same score by itself and in a list.
 
+        A continuation with a token that the vocabulary lacks is never greedy.
+
         Raises:
             InputError: an empty continuation, or a pair with more tokens than the model can read; the message says
-                which pair.
+                which pair. Also if the model's log-probability is not a number.
         """
         given = [Pair(*pair) for pair in pairs]
         rows = [self.fitting_tokens(number, pair) for number, pair in enumerate(given, start=1)]
         return [
-            PairScore(log_prob, is_greedy, len(row.continuation), *text_sizes(pair.continuation))
-            for pair, row, (log_prob, is_greedy) in zip(given, rows, self.score_tokens(rows), strict=True)
+            PairScore(
+                log_prob,
+                is_greedy and self.unknown not in row.continuation,
+                len(row.continuation),
+                *text_sizes(pair.continuation),
+            )
+            for pair, row, (log_prob, is_greedy) in zip(given, rows, self.finite_scores(rows), strict=True)
         ]
+
+    def finite_scores(self, rows: Sequence[PairTokens]) -> list[tuple[float, bool]]:
+        """Returns the result of `score_tokens`; raises InputError if a log-probability is not a number."""
+        found = self.score_tokens(rows)
+        for number, (log_prob, _) in enumerate(found, start=1):
+            if math.isnan(log_prob):
+                raise InputError(f'the log-probability of text {number} of {len(found)} is not a number (NaN)')
+        return found
 
     def fitting_tokens(self, number: int, pair: Pair) -> PairTokens:
         """Returns the tokens of pair number `number`; raises InputError if the model cannot read that many."""
@@ -124,14 +147,16 @@ class Scorer(abc.ABC):
         except InputError as error:
             raise InputError(f'pair {number}: {error}') from None
         if not self.fits(row):
-            raise InputError(
-                f'pair {number} has {row.positions} tokens to read; the model reads {self.longest} at most'
-            )
+            raise InputError(f'pair {number} is too long: {self.sizes(row)}')
         return row
 
     def fits(self, row: PairTokens) -> bool:
         """Returns whether the model can read the pair in one row."""
         return self.longest is None or row.positions <= self.longest
+
+    def sizes(self, row: PairTokens) -> str:
+        """Returns how many tokens a pair has and how many the model reads, for messages."""
+        return f'{row.positions} tokens; the model reads {self.longest} at most'
 
     def score_texts(self, texts: Sequence[str], *, context: int = 0, stride: int = 0) -> list[TextScore]:
         """Returns the score of each whole text; each of its tokens is predicted once.
@@ -139,12 +164,18 @@ class Scorer(abc.ABC):
         Args:
             texts: one document each.
             context: tokens that the model sees at once; 0 = as many as it can, or 1,024 if there is no limit.
-            stride: tokens by which this window moves; 0 = `context`, so that windows do not overlap except for the
-                last one, which is moved back until it is full.
+            stride: tokens by which the window moves; 0 = `context`: windows do not overlap, except that the last one
+                moves back until it is full.
 
         Raises:
-            InputError: a text without tokens, or a number out of range.
+            InputError: a text without tokens, or a number out of range. Also if the model cannot read a text in several
+                windows, and the text does not fit or a window is asked for.
         """
+        if not self.reads_windows:
+            if context or stride:
+                raise InputError(f'{self.name} reads each text as one row, so context and stride have no effect')
+            rows = [self.fitting_tokens(number, Pair('', text)) for number, text in enumerate(texts, start=1)]
+            return self.sum_windows(texts, rows, list(range(len(texts))))
         window = context or self.longest or 1024
         if self.longest is not None and window > self.longest:
             raise InputError(f'context is {window}; the model reads {self.longest} tokens at most')
@@ -156,13 +187,18 @@ class Scorer(abc.ABC):
             parts = list(windows_of_text(self.encode(Pair('', text)), window, step))
             rows += parts
             owners += [number] * len(parts)
-        totals, tokens = np.zeros(len(texts)), np.zeros(len(texts), int)
-        for number, row, (log_prob, _) in zip(owners, rows, self.score_tokens(rows), strict=True):
+        return self.sum_windows(texts, rows, owners)
+
+    def sum_windows(self, texts: Sequence[str], rows: Sequence[PairTokens], owners: Sequence[int]) -> list[TextScore]:
+        """Returns the score of each text, the sum over its windows; `owners` has the number of each window's text."""
+        totals, tokens, unknown = np.zeros(len(texts)), np.zeros(len(texts), int), np.zeros(len(texts), int)
+        for number, row, (log_prob, _) in zip(owners, rows, self.finite_scores(rows), strict=True):
             totals[number] += log_prob
             tokens[number] += len(row.continuation)
+            unknown[number] += row.continuation.count(self.unknown)
         return [
-            TextScore(float(total), int(count), *text_sizes(text))
-            for total, count, text in zip(totals, tokens, texts, strict=True)
+            TextScore(float(total), int(count), *text_sizes(text), int(lacking))
+            for total, count, text, lacking in zip(totals, tokens, texts, unknown, strict=True)
         ]
 
 

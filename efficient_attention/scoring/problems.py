@@ -1,6 +1,6 @@
 """Scores a model on a problem: minimal pairs, last words, choices, Winograd schemas, exact answers, whole texts.
 
-Each problem states what its numbers are. Where the highest score is shared by several answers, the question counts as
+Where the highest score is shared by several answers, the question counts as
 wrong, and 'ties' says how many there were.
 """
 
@@ -17,6 +17,7 @@ from efficient_attention.scoring.masked_scorer import MaskedScorer
 from efficient_attention.scoring.pairs import Pair, PairScore, Scorer
 from efficient_attention.scoring.prompts import Prompt, PromptForm, build_prompt, draw_examples
 from efficient_attention.scoring.questions import (
+    CHOICE_FIELDS,
     Question,
     Reader,
     read_choice_questions,
@@ -25,10 +26,12 @@ from efficient_attention.scoring.questions import (
     read_minimal_pairs,
     read_winograd,
 )
+from efficient_attention.scoring.whole_texts import safe_exp
 
 AT_ONCE = 1024  # questions that are scored together, so that rows of one length meet in a batch
+ROUNDING = 1e-6  # relative; sums of float32 numbers in another order differ by less
 # Ways to compare options of different lengths: by the sum of log-probabilities, by its mean per token, character or
-# byte of the option, or minus the log-probability of the option after an empty prompt.
+# byte of the option, or by the sum minus that after an empty prompt.
 NORMS = ('sum', 'per_token', 'per_character', 'per_byte', 'against_empty')
 
 
@@ -72,7 +75,7 @@ class Answered:
             'scores': self.scores,
             'right': self.is_right,
             'known': self.is_known,
-            **({'said': self.said} if self.said else {}),
+            **({'accepted': self.question.accepted, 'said': self.said} if 'exact' in self.is_right else {}),
         }
 
 
@@ -83,14 +86,14 @@ class Problem:
     Attributes:
         about: what is measured, in one line.
         read: reads the files.
-        answer: scores prompts: one result per question.
-        delimiter: what stands between examples by default.
+        answer: scores prompts; one result per question.
+        fields: names of the fields that the reader has.
     """
 
     about: str
     read: Reader
     answer: Callable[[Scorer, Sequence[Question], Sequence[Prompt], str], list[dict[str, Any]]]
-    delimiter: str = '\n\n'
+    fields: tuple[str, ...] = ()
 
 
 def compare_options(
@@ -143,12 +146,27 @@ def compare_winograd(
     """
     if not isinstance(scorer, MaskedScorer):
         return compare_pairs(scorer, questions, prompts, empty_prompt)
-    gaps = [question.gap for question in questions if question.gap is not None]
-    scores = iter(scorer.score_gaps([(before, one, after) for before, after, several in gaps for one in several]))
+    gaps = [gap for question in questions for gap in gaps_of(scorer, question)]
+    scores = iter(scorer.score_gaps(gaps))
     return [
         compare({'in_gap': [next(scores) for _ in prompt.pairs]}, question.answer)
         for question, prompt in zip(questions, prompts, strict=True)
     ]
+
+
+def gaps_of(scorer: MaskedScorer, question: Question) -> list[tuple[str, str, str]]:
+    """Returns each candidate of a Winograd schema between the texts around it; raises InputError if a row is too
+    long.
+    """
+    assert question.gap is not None  # `whole_texts` has checked it
+    before, after, candidates = question.gap
+    gaps = [(before, one, after) for one in candidates]
+    try:
+        for gap in gaps:
+            scorer.gap_row(*gap)
+    except InputError as error:
+        raise InputError(f'{question.where}: {error}') from None
+    return gaps
 
 
 def whole_texts(question: Question) -> Prompt:
@@ -173,14 +191,14 @@ def generate_answers(
     scorer: Scorer, questions: Sequence[Question], prompts: Sequence[Prompt], _: str
 ) -> list[dict[str, Any]]:
     """Returns the greedily generated text up to the end of the line, and whether it is one of the right answers."""
-    answers = [[question.options[0], *question.accepted] for question in questions]
-    longest = max(
-        len(scorer.encode(Pair(pair.context, f' {one.strip()}')).continuation)
-        for prompt, several in zip(prompts, answers, strict=True)
-        for pair in prompt.pairs
-        for one in several
-    )
-    texts = scorer.generate([prompt.pairs[0].context for prompt in prompts], longest + 4)
+    answers = [question.answers for question in questions]
+    contexts = [prompt.pairs[0].context for prompt in prompts]
+    # A few tokens more show whether the text goes on after the answer.
+    most = [
+        max(len(scorer.encode(Pair(context, one)).continuation) for one in several) + 4
+        for context, several in zip(contexts, answers, strict=True)
+    ]
+    texts = scorer.generate(contexts, most)
     return [
         {
             'scores': {},
@@ -193,18 +211,24 @@ def generate_answers(
 
 
 def compare(scores: Mapping[str, list[float]], answer: int) -> dict[str, Any]:
-    """Returns scores with, per measure, whether the answer alone has the highest one and whether that is shared."""
-    tied = {name: values.count(max(values)) > 1 for name, values in scores.items()}
-    right = {name: values.index(max(values)) == answer and not tied[name] for name, values in scores.items()}
+    """Returns scores with, per measure, whether the highest score is shared, and whether only the answer has it.
+
+    Scores that differ by less than float32's rounding are equal.
+    """
+    best = {
+        name: [math.isclose(one, max(values), rel_tol=ROUNDING) for one in values] for name, values in scores.items()
+    }
+    tied = {name: sum(is_best) > 1 for name, is_best in best.items()}
+    right = {name: is_best[answer] and not tied[name] for name, is_best in best.items()}
     return {'scores': dict(scores), 'is_right': right, 'is_tied': tied}
 
 
 PROBLEMS = {
     'blimp': Problem('the acceptable sentence of a pair is more probable', read_minimal_pairs, compare_pairs),
     'lambada': Problem('greedy decoding gives the last word of a passage', read_last_words, predict_last_words),
-    'choice': Problem('the right option has the highest score', read_choice_questions, compare_options),
+    'choice': Problem('the right option has the highest score', read_choice_questions, compare_options, CHOICE_FIELDS),
     'winograd': Problem('the right candidate makes the text more probable', read_winograd, compare_winograd),
-    'exact': Problem('the generated line is the answer', read_exact_answers, generate_answers, delimiter=''),
+    'exact': Problem('the generated line is the answer', read_exact_answers, generate_answers, ('template', 'answer')),
 }
 
 
@@ -224,15 +248,15 @@ def answer_questions(
         problem: one of `PROBLEMS`.
         questions: from the problem's reader.
         pool: the questions from which examples are drawn.
-        form: the text around the question; None = no example, and the problem's delimiter.
+        form: the text around the question; None = no example.
         on_answers: called with the number of questions answered so far, after every 1,024.
 
     Raises:
         InputError: a question does not fit, or there are fewer examples than asked for.
     """
-    form = form or PromptForm(delimiter=problem.delimiter)
-    if isinstance(scorer, MaskedScorer) and form.shots:
-        raise InputError(f'{scorer.name} is an encoder, which reads no examples; use --shots=0')
+    form = form or PromptForm()
+    if isinstance(scorer, MaskedScorer) and (form.shots or form.description):
+        raise InputError(f'{scorer.name} is an encoder, which reads neither examples nor a description')
     for start in range(0, len(questions), AT_ONCE):
         some = questions[start : start + AT_ONCE]
         if isinstance(scorer, MaskedScorer) and problem.answer is compare_winograd:
@@ -250,8 +274,8 @@ def answer_questions(
 
 
 def summarize(answered: Sequence[Answered]) -> dict[str, Any]:
-    """Returns accuracy, its standard error, and ties per measure; perplexity of single answers; groups; the mean number
-    of examples that fitted; how many questions have unknown tokens, and the accuracy without them.
+    """Returns accuracy, its standard error, and ties per measure; perplexity of single answers; accuracy per group; the
+    mean number of examples that fitted; how many questions have unknown tokens, and the accuracy without them.
     """
     measures = [name for name in dict.fromkeys(name for one in answered for name in one.is_right)]
     found: dict[str, Any] = {'questions': len(answered)}
@@ -264,24 +288,32 @@ def summarize(answered: Sequence[Answered]) -> dict[str, Any]:
     if known and len(known) < len(answered):
         found['known_words'] = accuracy_of([one.is_right[measures[0]] for one in known])
     if all(one.question.choices == 1 and one.scores for one in answered):
-        log_probs = [one.scores['sum'][0] for one in answered]
-        found['perplexity'] = math.exp(-sum(log_probs) / len(log_probs))
+        found['perplexity'] = perplexity_of(answered)
+        if known and len(known) < len(answered):
+            found['perplexity_known_words'] = perplexity_of(known)
     chances = [1 / one.question.choices for one in answered if one.question.choices > 1]
     if chances:
         found['chance'] = sum(chances) / len(chances)
     examples = [one.prompt.examples for one in answered]
     found['examples'] = sum(examples) / len(examples)
-    groups: dict[str, list[bool]] = defaultdict(list)
+    groups: dict[str, dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
     for one in answered:
-        for name in one.question.groups:
-            groups[name].append(one.is_right[measures[0]])
-    if groups:
-        found['groups'] = {name: accuracy_of(right)['accuracy'] for name, right in groups.items()}
+        for kind, name in one.question.groups:
+            groups[kind][name].append(one.is_right[measures[0]])
+    for kind, members in groups.items():
+        found[f'by_{kind}'] = {name: accuracy_of(right)['accuracy'] for name, right in members.items()}
     return found
 
 
-def accuracy_of(right: Sequence[bool]) -> dict[str, float]:
-    """Returns the share of right answers and its standard error, the sample deviation over the root of the count."""
+def perplexity_of(answered: Sequence[Answered]) -> float:
+    """Returns the perplexity of single answers."""
+    return safe_exp(-sum(one.scores['sum'][0] for one in answered) / len(answered))
+
+
+def accuracy_of(right: Sequence[bool]) -> dict[str, float | None]:
+    """Returns the share of right answers, and its standard error: the sample deviation over the root of the count, None
+    for one question.
+    """
     accuracy = float(np.mean(right))
-    error = math.sqrt(accuracy * (1 - accuracy) / (len(right) - 1)) if len(right) > 1 else math.nan
+    error = math.sqrt(accuracy * (1 - accuracy) / (len(right) - 1)) if len(right) > 1 else None
     return {'accuracy': accuracy, 'standard_error': error, 'questions': len(right)}

@@ -53,14 +53,15 @@ def draw_examples(pool: Sequence[Question], question: Question, number: int, for
     count = form.shots
     if not count:
         return []
-    order = np.random.default_rng((form.seed, number)).permutation(len(pool)).tolist()
-    other = [pool[place] for place in order if pool[place].solved != question.solved]
-    if len(other) < count:
-        raise InputError(
-            f'{count} examples per question are asked for (--shots); the training files have {len(other)} other '
-            'questions'
-        )
-    return [one.solved for one in other[:count]]
+    drawn: list[str] = []
+    for place in np.random.default_rng((form.seed, number)).permutation(len(pool)):
+        if len(drawn) < count and pool[place].solved != question.solved:
+            drawn.append(pool[place].solved)
+        if len(drawn) == count:
+            return drawn
+    raise InputError(
+        f'{count} examples per question are asked for (--shots); the training files have {len(drawn)} other questions'
+    )
 
 
 def build_prompt(scorer: Scorer, question: Question, examples: Sequence[str], form: PromptForm) -> Prompt:
@@ -75,13 +76,12 @@ def build_prompt(scorer: Scorer, question: Question, examples: Sequence[str], fo
             Pair(form.text(kept, question.prompt(number)), question.option(number))
             for number in range(question.choices)
         )
+        other = [Pair(pairs[0].context, f' {one}') for one in question.accepted]
         try:
-            rows = [scorer.encode(pair) for pair in pairs]
+            rows = [scorer.encode(pair) for pair in (*pairs, *other)]
         except InputError as error:
             raise InputError(f'{question.where}: {error}') from None
         if all(map(scorer.fits, rows)):
             return Prompt(pairs, len(kept))
-    longest = max(row.positions for row in rows)
-    raise InputError(
-        f'{question.where}: the question has {longest} tokens; the model reads {scorer.longest} at most (--length)'
-    )
+    longest = max(rows, key=lambda row: row.positions)
+    raise InputError(f'{question.where}: the question is too long: {scorer.sizes(longest)}')

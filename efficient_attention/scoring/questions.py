@@ -17,9 +17,11 @@ from efficient_attention.data.examples.multiple_choice import (
 )
 from efficient_attention.data.sources.tables import TableRow, expand_table_names, read_table
 from efficient_attention.data.sources.text_files import find_files, read_lines
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, advice_on_name
 
 MASK = '[MASK]'
+CHOICE_FORMATS = ('table', 'swag', 'race', 'hellaswag')
+CHOICE_FIELDS = ('template', 'format', 'label', 'text', 'text_pair')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Question:
         prompts: the text before the options; one for all of them, or one per option.
         options: the continuations to compare, each with the space before it; one for all prompts, or one per prompt.
         answer: number of the right prompt or option.
-        groups: names of the groups that the question counts for, such as its paradigm and field.
+        groups: (kind, name) of the groups that the question counts for, such as ('field', 'syntax').
         accepted: further right answers of a question with one option.
         gap: for Winograd schemas, the text before and after the gap and one candidate per option.
     """
@@ -40,7 +42,7 @@ class Question:
     prompts: tuple[str, ...]
     options: tuple[str, ...]
     answer: int
-    groups: tuple[str, ...] = ()
+    groups: tuple[tuple[str, str], ...] = ()
     accepted: tuple[str, ...] = ()
     gap: tuple[str, str, tuple[str, ...]] | None = None
 
@@ -58,6 +60,11 @@ class Question:
         return self.options[number if len(self.options) > 1 else 0]
 
     @property
+    def answers(self) -> list[str]:
+        """Returns all right answers of a question with one option, each with the space before it."""
+        return [self.options[0], *(f' {one}' for one in self.accepted)]
+
+    @property
     def solved(self) -> str:
         """Returns the question with its right answer, as an example for other questions."""
         return self.prompt(self.answer) + self.option(self.answer)
@@ -70,7 +77,9 @@ def read_minimal_pairs(files: str, _: Mapping[str, str]) -> Iterator[Question]:
     """Reads BLiMP's files (Warstadt et al. 2020, arXiv 1912.00582): `sentence_good` should be the more probable one."""
     for row in rows_of(files):
         good, bad = row.column_text('sentence_good'), row.column_text('sentence_bad')
-        groups = tuple(str(row.values[name]) for name in ('UID', 'field') if row.values.get(name))
+        # The files spell one field in two ways, syntax_semantics and syntax/semantics.
+        names = {'paradigm': row.values.get('UID'), 'field': str(row.values.get('field', '')).replace('/', '_')}
+        groups = tuple((kind, str(name)) for kind, name in names.items() if name)
         yield Question(row.file_and_line, ('',), (good, bad), 0, groups)
 
 
@@ -86,12 +95,15 @@ def read_last_words(files: str, _: Mapping[str, str]) -> Iterator[Question]:
 def read_choice_questions(files: str, fields: Mapping[str, str]) -> Iterator[Question]:
     """Reads SWAG, CODAH, RACE, HellaSwag, and tables with a list `choices` or columns `choice0`, `choice1`, ...
 
-    `fields` are 'template', with {context} and {question}, and fields of `ExamplesConfig`, such as 'format'.
+    `fields` are those of `CHOICE_FIELDS`; a template has {context} and {question}, of HellaSwag {activity} and
+    {context}.
     """
     template = fields.get('template', '')
     if fields.get('format') == 'hellaswag':
         yield from read_hellaswag(files, template)
         return
+    if (form := fields.get('format', 'table')) not in CHOICE_FORMATS:
+        raise InputError(f'format is {form!r}; {advice_on_name(form, CHOICE_FORMATS)}')
     given: dict[str, Any] = {name: value for name, value in fields.items() if name != 'template'}
     config = ExamplesConfig(**{'format': 'table', 'label': 'answer', 'text': 'context', **given, 'dev': files})
     for question in read_choices(config, 'dev'):
@@ -119,7 +131,7 @@ def read_hellaswag(files: str, template: str) -> Iterator[Question]:
     """Reads HellaSwag's JSON lines (Zellers et al. 2019, arXiv 1905.07830): activity, two contexts, endings, label."""
     for row in rows_of(files):
         second = row.column_text('ctx_b', may_be_empty=True)
-        context = f'{row.column_text("ctx_a")} {second[:1].upper()}{second[1:]}'
+        context = f'{row.column_text("ctx_a")} {second.capitalize()}'
         values = {
             'activity': clean_hellaswag(row.column_text('activity_label')),
             'context': clean_hellaswag(context),
@@ -184,14 +196,15 @@ def winograd_question(block: list[tuple[int, str]], where: str) -> Question:
     matching = [number for number, one in enumerate(candidates) if one.lower() == answer.lower()]
     if len(candidates) < 2 or len(matching) != 1:
         raise InputError(f'{where}: the answer {answer!r} must be one of two or more candidates, {candidates}')
+    # A gap between a word and a word, or where the file has a space, is followed by a space.
+    joiner = ' ' if after[:1].isspace() or after[:1].isalnum() else ''
     before, after = before.strip(), after.strip()
     # A candidate that begins with an article is lower-cased inside a sentence, and capitalised at its start.
-    shown = [at_place(one, is_first=not before) for one in candidates]
-    joiner = ' ' if after[:1].isalnum() else ''
+    shown = [at_place(one, is_first=not before or before[-1] in '.?!') for one in candidates]
     gap = (f'{before} ' if before else '', joiner + after, tuple(shown))
     prompts = tuple(f'{before} {one}'.strip() for one in shown)
     if not after:
-        raise InputError(f'{where}: no text after the gap, which partial scoring compares')
+        raise InputError(f'{where}: no text after the gap; partial scoring compares it')
     return Question(where, prompts, (joiner + after,), matching[0], gap=gap)
 
 
@@ -209,7 +222,7 @@ def read_exact_answers(files: str, fields: Mapping[str, str]) -> Iterator[Questi
     columns with a template.
 
     `fields`: 'template' is the prompt with {column} in it, default {context}; 'answer' is the column of the answer,
-    default `completion`. A list of answers accepts any of them.
+    default `completion`. In a list, every answer is accepted.
     """
     template, column = fields.get('template') or '{context}', fields.get('answer') or 'completion'
     for row in rows_of(files):
@@ -231,7 +244,11 @@ def fill_template(template: str, values: Mapping[str, Any], where: str) -> str:
     for name in columns:
         if name not in values:
             raise InputError(f'{where}: the template has {{{name}}}; known columns: {", ".join(map(repr, values))}')
-    return template.format_map({name: values[name] for name in columns})
+    # Options and answers bring the space before them.
+    try:
+        return template.format_map({name: values[name] for name in columns}).rstrip(' ')
+    except ValueError as error:
+        raise InputError(f'{where}: template {template!r}: {error}') from None
 
 
 def rows_of(files: str) -> Iterator[TableRow]:

@@ -29,9 +29,10 @@ class ScoreOptions:
 
     Attributes:
         train_files: the questions from which examples are drawn.
-        shots: numbers of examples before each question, one table row per number.
+        shots: numbers of examples before each question; each is scored in turn.
         description: text before examples and question.
-        delimiter: text after the description and each example; None = the problem's.
+        delimiter: text after the description and each example; None = two line ends, or nothing if the
+            prompts begin with a line end.
         seed: random seed of the examples.
         empty_prompt: the prompt of the measure 'against_empty'; '' = the document separator.
         fields: fields of the problem's reader, such as 'template' or 'format'.
@@ -79,11 +80,27 @@ def score_problem(model: Path, name: str, files: str, options: ScoreOptions) -> 
     problem, shots = PROBLEMS[name], options.shots
     if not shots or min(shots) < 0:
         raise InputError(f'shots is {list(shots)}; it must be numbers from 0 on')
-    if any(shots) and not options.train_files:
-        raise InputError(f'--shots {max(shots)} needs --train_files, from which examples are drawn')
+    if any(shots) != bool(options.train_files):
+        raise InputError(
+            f'--shots {max(shots)} needs --train_files, from which examples are drawn'
+            if any(shots)
+            else '--train_files has no effect without --shots above 0'
+        )
+    if options.empty_prompt and name != 'choice':
+        raise InputError(f'--empty_prompt has no effect on the problem {name}, only on choice')
+    check_fields(name, problem.fields, options.fields)
+    if options.output is not None and not options.output.parent.is_dir():
+        raise InputError(f'--output {options.output}: there is no folder {options.output.parent}')
+    theirs = read_published(options.published) if options.published else {}
     questions = first_questions(problem, files, options)
     pool = list(problem.read(options.train_files, options.fields)) if options.train_files else []
-    delimiter = problem.delimiter if options.delimiter is None else options.delimiter
+    if max(shots) > len(pool):
+        raise InputError(f'--shots {max(shots)}: {options.train_files} has {len(pool)} questions')
+    paradigms = {group for question in questions for kind, group in question.groups if kind == 'paradigm'}
+    if theirs and not paradigms & theirs.keys():
+        raise InputError(f'{options.published}: no UID there is a paradigm of {files}')
+    begins_line = all(prompt.startswith('\n') for question in questions for prompt in question.prompts)
+    delimiter = ('' if begins_line else '\n\n') if options.delimiter is None else options.delimiter
     scorers = open_scorers(model, options)
     lines: list[dict[str, Any]] = []
     found: dict[str, Any] = {}
@@ -98,13 +115,14 @@ def score_problem(model: Path, name: str, files: str, options: ScoreOptions) -> 
             by_shots[count] = summarize(answered) | {'seconds': round(time.monotonic() - started, 1)}
         found[scorer.name] = by_shots
         print(table_of(scorer, by_shots), flush=True)
-    if options.published:
-        print(published_table(found, options.published), flush=True)
+    if theirs:
+        print(published_table(found, theirs), flush=True)
     if options.output is not None:
         write_atomically(options.output, ''.join(f'{json.dumps(line, ensure_ascii=False)}\n' for line in lines))
     settings: dict[str, Any] = {'problem': name, 'measures': problem.about, 'files': files}
     settings |= {'train_files': options.train_files, 'seed': options.seed, 'description': options.description}
     settings |= {'delimiter': delimiter, 'empty_prompt': options.empty_prompt, **options.fields}
+    settings |= {'limit': options.limit, 'checkpoint': options.checkpoint}
     return settings | {'rule': scorers[0].rule, 'longest': scorers[0].longest, 'results': found}
 
 
@@ -117,12 +135,11 @@ def open_scorers(model: Path, options: ScoreOptions) -> list[Scorer]:
 
 def score_text_files(model: Path, files: str, options: ScoreOptions) -> dict[str, Any]:
     """Prints and returns the perplexity of whole text files; the arguments are as for `score_problem`."""
-    given = {'--train_files': options.train_files, '--shots': any(options.shots), '--published': options.published}
-    if unused := [flag for flag, value in (given | {'--output': options.output}).items() if value]:
+    names = ('train_files', 'published', 'output', 'description', 'delimiter', 'seed', 'empty_prompt')
+    given = {f'--{name}': getattr(options, name) for name in names} | {'--shots': any(options.shots)}
+    if unused := [flag for flag, value in given.items() if value]:
         raise InputError(f'{unused[0]} has no effect on the problem {TEXT}, which has no questions')
-    known = ('detokenizer', 'stride')
-    if unknown := [field for field in options.fields if field not in known]:
-        raise InputError(f'--set {unknown[0]}: the problem {TEXT} has the fields {", ".join(known)}')
+    check_fields(TEXT, ('detokenizer', 'stride'), options.fields)
     stride, detokenizer = options.fields.get('stride', '0'), options.fields.get('detokenizer', 'none')
     if not stride.isdecimal():
         raise InputError(f'--set stride={stride}: it must be a whole number')
@@ -135,7 +152,32 @@ def score_text_files(model: Path, files: str, options: ScoreOptions) -> dict[str
     rows = [('', *found)] + [(one, *(f'{values[one]:.6g}' for values in found.values())) for one in columns]
     print('\n'.join(aligned(rows)), flush=True)
     settings = {'problem': TEXT, 'files': files, 'detokenizer': detokenizer, 'stride': int(stride)}
+    settings |= {'limit': options.limit, 'checkpoint': options.checkpoint}
     return settings | {'rule': scorers[0].rule, 'longest': scorers[0].longest, 'results': found}
+
+
+def check_fields(name: str, known: Sequence[str], given: Mapping[str, str]) -> None:
+    """Raises InputError if a field is given that the problem's reader does not have."""
+    for field in given:
+        if field not in known:
+            fields = f'the fields {", ".join(known)}' if known else 'no fields'
+            raise InputError(f'--set {field}: the problem {name} has {fields}')
+
+
+def read_published(files: str) -> dict[str, dict[str, float]]:
+    """Returns published accuracies by paradigm: the numbers of each JSON line by its 'UID'.
+
+    Raises:
+        InputError: a line has no 'UID'.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for path in find_files(files):
+        for row, where in read_json_lines(path):
+            if not isinstance(row, dict) or 'UID' not in row:
+                raise InputError(f"{where}: no field 'UID'")
+            numbers = {key: value for key, value in row.items() if isinstance(value, int | float)}
+            found[row['UID']] = {key: float(value) for key, value in numbers.items() if not isinstance(value, bool)}
+    return found
 
 
 def first_questions(problem: Problem, files: str, options: ScoreOptions) -> list[Question]:
@@ -143,7 +185,7 @@ def first_questions(problem: Problem, files: str, options: ScoreOptions) -> list
     counts: dict[str, int] = {}
     kept = []
     for question in problem.read(files, options.fields):
-        file = question.where.rpartition(': ')[0]
+        file = question.where.partition(': ')[0]
         counts[file] = counts.get(file, 0) + 1
         if not options.limit or counts[file] <= options.limit:
             kept.append(question)
@@ -163,7 +205,7 @@ def table_of(scorer: Scorer, by_shots: Mapping[int, Mapping[str, Any]]) -> str:
     for count, found in by_shots.items():
         for name, values in found.items():
             if isinstance(values, dict) and 'accuracy' in values:
-                error = f'{100 * values["standard_error"]:.2f} %'
+                error = '-' if values['standard_error'] is None else f'{100 * values["standard_error"]:.2f} %'
                 accuracy = f'{100 * values["accuracy"]:.2f} %'
                 ties, fitted = values.get('ties', '-'), f'{found["examples"]:.1f}'
                 rows.append((str(count), fitted, name, accuracy, error, str(values['questions']), str(ties)))
@@ -174,34 +216,31 @@ def table_of(scorer: Scorer, by_shots: Mapping[int, Mapping[str, Any]]) -> str:
     if first['with_unknown_tokens']:
         lines.append(f'questions with tokens that the vocabulary lacks: {first["with_unknown_tokens"]}')
     for count, found in by_shots.items():
+        for name, accuracy in found.get('by_field', {}).items():
+            lines.append(f'{name} with {count} examples: {100 * accuracy:.2f} %')
         if 'perplexity' in found:
             lines.append(f'perplexity of the answer with {count} examples: {found["perplexity"]:.2f}')
     return '\n'.join(lines)
 
 
-def published_table(found: Mapping[str, Mapping[int, Mapping[str, Any]]], published: str) -> str:
-    """Returns a table of accuracies by paradigm in percent, ours beside published ones.
-
-    Raises:
-        InputError: a line of the file has no 'UID'.
+def published_table(
+    found: Mapping[str, Mapping[int, Mapping[str, Any]]], theirs: Mapping[str, Mapping[str, float]]
+) -> str:
+    """Returns a table of accuracies by paradigm in percent, ours with the fewest examples beside published ones, with
+    the mean of each column.
     """
-    theirs: dict[str, dict[str, float]] = {}
-    for path in find_files(published):
-        for row, where in read_json_lines(path):
-            if not isinstance(row, dict) or 'UID' not in row:
-                raise InputError(f"{where}: no field 'UID'")
-            theirs[row['UID']] = {key: value for key, value in row.items() if isinstance(value, float)}
     columns = list(dict.fromkeys(name for row in theirs.values() for name in row))
-    ours = {name: by_shots[min(by_shots)].get('groups', {}) for name, by_shots in found.items()}
+    ours = {name: by_shots[min(by_shots)].get('by_paradigm', {}) for name, by_shots in found.items()}
+    cells: dict[str, list[float | None]] = {
+        name: [*(groups[name] for groups in ours.values()), *(theirs[name].get(column) for column in columns)]
+        for name in theirs
+        if all(name in groups for groups in ours.values())
+    }
+    by_column = [[cell for cell in column if cell is not None] for column in zip(*cells.values(), strict=True)]
+    means = [sum(column) / len(column) if column else None for column in by_column]
     rows = [('paradigm', *ours, *columns)]
-    paradigms = [name for name in theirs if all(name in groups for groups in ours.values())]
-    for name in paradigms:
-        cells = [*(groups[name] for groups in ours.values()), *(theirs[name].get(column) for column in columns)]
-        rows.append((name, *('-' if cell is None else f'{100 * cell:.1f}' for cell in cells)))
-    if paradigms:
-        means = [sum(groups[name] for name in paradigms) / len(paradigms) for groups in ours.values()]
-        means += [sum(theirs[name].get(column, 0.0) for name in paradigms) / len(paradigms) for column in columns]
-        rows.append((f'mean of {len(paradigms)}', *(f'{100 * mean:.1f}' for mean in means)))
+    for name, values in [*cells.items(), (f'mean of {len(cells)}', means)]:
+        rows.append((name, *('-' if value is None else f'{100 * value:.1f}' for value in values)))
     return '\n'.join(aligned(rows))
 
 

@@ -14,7 +14,7 @@ from efficient_attention.data.pairs.pair_encoder import PairEncoder
 from efficient_attention.data.tokenizers.special_tokens import tokens_by_role
 from efficient_attention.errors import InputError
 from efficient_attention.models.encoder_decoder import EncoderDecoder
-from efficient_attention.scoring.padded_rows import batches_by_key, pad_rows, padded_length
+from efficient_attention.scoring.padded_rows import batches_by_key, pad_rows, padded_length, split_into_batches
 from efficient_attention.scoring.pairs import ALONE, Pair, PairTokens, Scorer, number_unique
 from efficient_attention.scoring.target_scores import score_targets
 
@@ -23,7 +23,7 @@ class Seq2SeqScorer(Scorer):
     """Scores continuations as targets of a trained encoder-decoder; uses the first device.
 
     Args:
-        model: the encoder-decoder, laid out for inference.
+        model: the trained encoder-decoder.
         encoder: the tokenizers of both sides.
         name: names the model in reports.
         batch_size: rows at a time.
@@ -34,6 +34,8 @@ class Seq2SeqScorer(Scorer):
     def __init__(self, model: EncoderDecoder, encoder: PairEncoder, name: str = '', *, batch_size: int = 16) -> None:
         self.model, self.encoder, self.name, self.batch_size = model, encoder, name, batch_size
         self.longest = encoder.source.length
+        unknown = tokens_by_role(encoder.target.tokenizer).get('unknown')
+        self.unknown = -1 if unknown is None else encoder.target.tokenizer.get_vocab()[unknown]
         self.is_padded = not any(
             mechanism.key_access.by_length
             for part in (model.config.encoder, model.config.decoder)
@@ -50,7 +52,7 @@ class Seq2SeqScorer(Scorer):
         """
         source, target = self.encoder.source, self.encoder.target
         if target.is_reversed:
-            raise InputError('the model reads its targets from the end, so continuations cannot be scored')
+            raise InputError('the model predicts its targets from the end, so it cannot score continuations')
         [context], [whole] = source.ids([pair.context]), target.ids([pair.continuation])
         ids = whole[target.symbols.special_id_count - 1 : -1]
         if not len(ids):
@@ -68,12 +70,11 @@ class Seq2SeqScorer(Scorer):
         symbols = self.encoder.target.symbols
         return [symbols.start, *([symbols.begin] if symbols.begin >= 0 else [])]
 
-    def is_known(self, text: str) -> bool:
-        """Returns whether the target's vocabulary has every token of a text."""
-        unknown = tokens_by_role(self.encoder.target.tokenizer).get('unknown')
-        if unknown is None:
-            return True
-        return self.encoder.target.tokenizer.token_to_id(unknown) not in self.encode(Pair('', text)).continuation
+    def sizes(self, row: PairTokens) -> str:
+        """Returns how many tokens source and target have and how many the model reads, for messages."""
+        source, target = self.encoder.lengths
+        mine = len(row.continuation) + len(self.start)
+        return f'{len(row.context)} source and {mine} target tokens; the model reads {source} and {target} at most'
 
     def score_tokens(self, rows: Sequence[PairTokens]) -> list[tuple[float, bool]]:
         """Returns each target's log-probability and whether greedy decoding gives it; a source that several targets
@@ -90,10 +91,12 @@ class Seq2SeqScorer(Scorer):
             source = len(unique[numbers[0]].context)
             if not self.is_padded:
                 return source, longest, len(numbers)
-            return padded_length(source, self.encoder.source.length), padded_length(longest), len(numbers)
+            most = self.encoder.lengths
+            return padded_length(source, most[0]), padded_length(longest, most[1]), len(numbers)
 
-        for options in sorted({len(numbers) for numbers in by_source.values()}):
-            groups = [numbers for numbers in by_source.values() if len(numbers) == options]
+        parts = [part for numbers in by_source.values() for part in split_into_batches(numbers, self.batch_size)]
+        for options in sorted({len(part) for part in parts}):
+            groups = [part for part in parts if len(part) == options]
             sources = max(1, self.batch_size // options)
             for (length, target, _), batch in batches_by_key(groups, shape, sources):
                 tokens_BM, lengths_B = pad_rows([unique[numbers[0]].context for numbers in batch], length, sources)
@@ -118,7 +121,8 @@ def score_target_rows(
 ) -> tuple[Array, Array]:
     """Returns the log-probability of each target, float32 [b], and whether it is greedy, bool [b].
 
-    b = B K: the K targets of a source are adjacent, and each begins with `start` tokens that are not scored.
+    b is B times the number of targets per source; these are adjacent. Each begins with `start` tokens, which are not
+    scored.
     """
     model = nnx.merge(graph, params)
     options = len(tokens_bL) // len(source_BM)

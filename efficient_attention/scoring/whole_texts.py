@@ -35,11 +35,11 @@ def redo_wikitext(line: str) -> str:
 def detokenize(text: str, name: str) -> tuple[str, int]:
     """Returns a text without the tokenization of a test set, and the number of lines that stay as they are.
 
-    A line stays if its ordinary form does not give the line back. So the change is invertible, and the probability of
+    A line stays if its ordinary form cannot be turned back. So the change is invertible, and the probability of
     the ordinary text is the probability of the tokenized one (Radford et al. 2019, section 3.1).
 
     Raises:
-        InputError: there is no such test set.
+        InputError: the name is unknown.
     """
     if name == 'none':
         return text, 0
@@ -69,7 +69,7 @@ def measure_texts(
     Args:
         scorer: the model.
         files: paths or globs, comma-separated.
-        detokenizer: 'none' or one of `DETOKENIZERS`. Words are counted before it, at white space.
+        detokenizer: 'none' or one of `DETOKENIZERS`. Words are counted in the files, at white space.
         stride: tokens by which the window moves; 0 = windows do not overlap.
         limit: only this many first characters of each file; 0 = all.
 
@@ -90,6 +90,7 @@ def measure_texts(
         'word_perplexity': safe_exp(nats / count_words(originals)),
         'bits_per_character': nats / math.log(2) / sum(map(len, originals)),
         'bits_per_byte': nats / math.log(2) / sum(len(text.encode()) for text in originals),
+        'unknown_tokens': sum(one.unknown_tokens for one in found),
         'lines_left_tokenized': sum(kept),
     }
 

@@ -15,6 +15,7 @@ class FixedScorer(Scorer):
     """
 
     name = 'fixed'
+    reads_windows = True
 
     def __init__(self, log_probs: Mapping[str, float], *, longest: int | None = None, says: Sequence[str] = ()) -> None:
         self.log_probs, self.longest, self.says = log_probs, longest, says
@@ -32,6 +33,7 @@ class FixedScorer(Scorer):
         found = [next((self.log_probs[end] for end in self.log_probs if text.endswith(end)), -100.0) for text in texts]
         return [(value, value > -1) for value in found]
 
-    def generate(self, prompts: Sequence[str], max_tokens: int) -> list[str]:  # noqa: ARG002  as in `Scorer`
+    def generate(self, prompts: Sequence[str], most_tokens: Sequence[int]) -> list[str]:
         self.seen += prompts
+        self.most = list(most_tokens)
         return list(self.says)[: len(prompts)]

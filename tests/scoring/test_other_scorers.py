@@ -1,8 +1,10 @@
 """Tests of the scorers of encoders and encoder-decoders, and of scoring from the command line."""
 
-import functools
+import contextlib
+import io
 import json
 import shutil
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ from flax import nnx
 from efficient_attention.attention.request import Lengths
 from efficient_attention.errors import InputError
 from efficient_attention.inference.generate import TextGenerator
-from efficient_attention.programs.score import joined_lists
+from efficient_attention.programs.score import joined_lists, main
 from efficient_attention.scoring.masked_scorer import MaskedScorer
 from efficient_attention.scoring.open_scorer import open_scorer
 from efficient_attention.scoring.pairs import Pair
@@ -96,7 +98,7 @@ def test_an_encoder_fills_the_gap_of_a_winograd_schema(masked, tmp_path):
     rows.write_text(json.dumps({'context_options': ['a dog', 'a king'], 'continuation': 'runs', 'gold': 0}))
     with pytest.raises(InputError, match=r'rows.jsonl: line 1: an encoder needs the form with \[MASK\]'):
         list(answer_questions(masked, problem, list(problem.read(str(rows), {}))))
-    with pytest.raises(InputError, match='is an encoder, which reads no examples'):
+    with pytest.raises(InputError, match='is an encoder, which reads neither examples'):
         list(answer_questions(masked, problem, questions, form=PromptForm(shots=1), pool=questions))
 
 
@@ -104,7 +106,7 @@ def test_an_encoder_fills_the_gap_of_a_winograd_schema(masked, tmp_path):
     ('pair', 'words'),
     [
         (Pair('the dog', ' runs'), 'is an encoder, which scores whole texts; a continuation after a context needs'),
-        (Pair('', ' '.join(WORDS * 2)), 'has .* tokens to read; the model reads 24 at most'),
+        (Pair('', ' '.join(WORDS * 2)), 'pair 1 is too long: .* with its special tokens; the model reads 24 at most'),
         (Pair('', ''), "the text '' has no token"),
     ],
 )
@@ -113,9 +115,19 @@ def test_an_encoder_refuses_what_it_cannot_score(masked, pair, words):
         masked.score([pair])
 
 
+def test_an_encoder_scores_whole_texts_as_one_row_each(masked):
+    [text], [pair] = masked.score_texts(TEXTS[:1]), masked.score([Pair('', TEXTS[0])])
+    assert text.log_prob == pair.log_prob and text.unknown_tokens == 0
+    assert masked.score_texts(['the dog zebra'])[0].unknown_tokens == 1
+    with pytest.raises(InputError, match='is too long: .* with its special tokens'):
+        masked.score_texts([' '.join(WORDS * 2)])
+    with pytest.raises(InputError, match='reads each text as one row, so context and stride have no effect'):
+        masked.score_texts(TEXTS, stride=4)
+
+
 def test_an_encoder_does_not_generate(masked):
     with pytest.raises(InputError, match='cannot generate the answer; this problem needs a language model'):
-        masked.generate(['the'], 3)
+        masked.generate(['the'], [3])
 
 
 def test_targets_of_an_encoder_decoder_equal_one_full_pass_each(tmp_path):
@@ -123,9 +135,10 @@ def test_targets_of_an_encoder_decoder_equal_one_full_pass_each(tmp_path):
     write_marian(folder, size=61)
     scorer = open_scorer(folder, batch_size=4)
     assert isinstance(scorer, Seq2SeqScorer)
-    pairs = [Pair('the quick fox', one) for one in ('jumps', 'the lazy dog')] + [Pair('over', 'the lazy dog')]
+    pairs = [Pair('the quick fox', one) for one in ('jumps', 'the lazy dog', 'a', 'fox', 'over')]
+    pairs.append(Pair('over', 'the lazy dog'))  # batches hold four targets, so the five of one source are split
 
-    @functools.partial(nnx.jit, static_argnames=())
+    @nnx.jit
     def log_probs(model, source, tokens):
         return jax.nn.log_softmax(model(source, Lengths(jnp.full(1, source.shape[1])), tokens, jnp.ones_like(tokens)))
 
@@ -149,7 +162,7 @@ def workdir(tmp_path_factory):
 def test_generated_lines_are_those_of_greedy_decoding(workdir):
     scorer, generator = open_scorer(workdir, batch_size=2), TextGenerator(workdir)
     prompts = ['The dog sees', 'A king', 'The']
-    texts = scorer.generate(prompts, 6)
+    texts = scorer.generate(prompts, [6, 6, 6])
     for prompt, text in zip(prompts, texts, strict=True):
         [one] = generator.beam_search(prompt, max_tokens=6, beams=1)
         assert text == one.text[len(prompt) :].lstrip(' ').split('\n')[0].strip()
@@ -173,6 +186,22 @@ def test_command_prints_a_table_and_writes_a_line_per_question(workdir, tmp_path
         assert line['right']['sum'] == (max(scores) == scores[line['answer']] and scores[0] != scores[1])
     right = [line['right']['sum'] for line in of_model]
     assert found['results'][str(workdir)][1]['sum']['accuracy'] == pytest.approx(sum(right) / 3)
+
+
+def test_flags_reach_the_options(monkeypatch):
+    monkeypatch.setattr(
+        'efficient_attention.scoring.report.score_problem', lambda *arguments: {'given': str(arguments)}
+    )
+    words = '--model m --problem choice --files f.jsonl --train_files t.jsonl --shots 0 2 --set format=race'.split()
+    words += ['--delimiter', r'\n', '--set', r'template={context}\nQ:', '--batch_size', '4']
+    monkeypatch.setattr('sys.argv', ['score', *words])
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        main()
+    given = json.loads(printed.getvalue())['given']
+    options = ScoreOptions(
+        't.jsonl', [0, 2], '', '\n', fields={'format': 'race', 'template': '{context}\nQ:'}, batch_size=4
+    )
+    assert given == str((Path('m'), 'choice', 'f.jsonl', options))
 
 
 def test_numbers_after_shots_are_one_list():

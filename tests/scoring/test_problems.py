@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.scoring.problems import PROBLEMS, answer_questions, summarize
 from efficient_attention.scoring.prompts import PromptForm, build_prompt, draw_examples
 from efficient_attention.scoring.questions import Question
-from efficient_attention.scoring.report import ScoreOptions, published_table, score_problem
+from efficient_attention.scoring.report import ScoreOptions, published_table, read_published, score_problem
 from efficient_attention.scoring.whole_texts import detokenize, measure_texts, redo_wikitext, undo_wikitext
 from tests.scoring.fixed_scorer import FixedScorer
 
@@ -31,7 +32,10 @@ def answered(name, scorer, files, fields=None, **options):
 
 def test_minimal_pairs_count_ties_as_wrong_and_give_groups(tmp_path):
     words = [('a cat sleeps', 'a cat sleep'), ('two cats sleep', 'two cats sleeps'), ('zzz barks', 'zzz bark')]
-    rows = [{'sentence_good': good, 'sentence_bad': bad, 'UID': 'agreement', 'field': 'syntax'} for good, bad in words]
+    rows = [
+        {'sentence_good': good, 'sentence_bad': bad, 'UID': 'agreement', 'field': 'syntax/semantics'}
+        for good, bad in words
+    ]
     scores = {'a cat sleeps': -3, 'a cat sleep': -4, 'two cats sleep': -5, 'two cats sleeps': -5, 'zzz barks': -1}
     found = answered('blimp', FixedScorer(scores), write_rows(tmp_path / 'pairs.jsonl', *rows))
     summary = summarize(found)
@@ -43,7 +47,8 @@ def test_minimal_pairs_count_ties_as_wrong_and_give_groups(tmp_path):
     }
     assert summary['known_words'] | {'standard_error': 0} == {'accuracy': 0.5, 'standard_error': 0, 'questions': 2}
     assert summary['with_unknown_tokens'] == 1
-    assert summary['groups'] == {'agreement': pytest.approx(2 / 3), 'syntax': pytest.approx(2 / 3)}
+    assert summary['by_paradigm'] == {'agreement': pytest.approx(2 / 3)}
+    assert summary['by_field'] == {'syntax_semantics': pytest.approx(2 / 3)}
     assert summary['chance'] == 0.5
 
 
@@ -81,10 +86,10 @@ def test_race_questions_get_a_form_and_hellaswag_loses_its_brackets(tmp_path):
     article = {'article': 'Tom ran.', 'questions': ['Who ran?'], 'options': [['Ann', 'Tom']], 'answers': ['B']}
     [question] = PROBLEMS['choice'].read(write_rows(race, article), {'format': 'race'})
     assert question.prompts == ('Tom ran.\n\nQ: Who ran?\n\nA:',) and question.options == (' Ann', ' Tom')
-    fields = {'activity_label': 'Cooking', 'ctx_a': 'A man [step] cooks.', 'ctx_b': 'he', 'label': 1}
+    fields = {'activity_label': 'Cooking', 'ctx_a': 'A man [step] cooks.', 'ctx_b': 'he and Ann', 'label': 1}
     rows = write_rows(tmp_path / 'swag.jsonl', fields | {'endings': ['sleeps.', 'stirs [title] Serve.']})
     [question] = PROBLEMS['choice'].read(rows, {'format': 'hellaswag'})
-    assert question.prompts == ('Cooking: A man cooks. He',)
+    assert question.prompts == ('Cooking: A man cooks. He and ann',)
     assert question.options == (' sleeps.', ' stirs. Serve.') and question.answer == 1
 
 
@@ -95,6 +100,11 @@ def test_winograd_compares_the_text_after_each_candidate(tmp_path):
     assert len(found) == 2 and found[0].scores['sum'] == [-2, -4] and found[0].is_right['sum']
     assert found[0].question.prompts[1] == 'The trophy does not fit into the case because the case'
     assert found[0].question.gap[2] == ('the trophy', 'the case')
+    text = 'An oak is here. [MASK] said "no" to it.\n[MASK]\nthe man,the king\nthe king\n'
+    (tmp_path / 'said.txt').write_text(text.replace('[MASK] said', '[MASK] "no"') + '\n' + text)
+    quoted, said = PROBLEMS['winograd'].read(str(tmp_path / 'said.txt'), {})
+    assert quoted.prompts[0] == 'An oak is here. The man' and quoted.options[0].startswith(' "no"')
+    assert said.options == (' said "no" to it.',)
     row = {'context_options': ['Ann saw Bo so Ann', 'Ann saw Bo so Bo'], 'continuation': 'waved.', 'gold': 1}
     [other] = answered('winograd', FixedScorer({'so Bo waved.': -1}), write_rows(tmp_path / 'x.jsonl', row))
     assert other.is_right['sum'] and other.question.options == (' waved.',)
@@ -107,6 +117,26 @@ def test_exact_answers_accept_any_listed_text(tmp_path):
     found = answered('exact', scorer, write_rows(tmp_path / 'rows.jsonl', *rows), fields)
     assert [one.is_right['exact'] for one in found] == [True, False]
     assert scorer.seen == ['Q: Capital of France?\nA:', 'Q: x\nA:'] and found[0].line('exact', 0)['said'] == 'paris'
+
+
+def test_a_score_that_is_no_number_is_refused(tmp_path):
+    files = write_rows(tmp_path / 'pairs.jsonl', {'sentence_good': 'a b', 'sentence_bad': 'a c'})
+    with pytest.raises(InputError, match='the log-probability of text 1 of 2 is not a number'):
+        answered('blimp', FixedScorer({'a b': math.nan}), files)
+
+
+@pytest.mark.parametrize(('other', 'is_tied'), [(-30.00001, True), (-30.001, False)])
+def test_scores_within_rounding_are_equal(tmp_path, other, is_tied):
+    files = write_rows(tmp_path / 'pairs.jsonl', {'sentence_good': 'a b', 'sentence_bad': 'a c'})
+    [one] = answered('blimp', FixedScorer({'a b': -30.0, 'a c': other}), files)
+    assert one.is_tied['sum'] == is_tied and one.is_right['sum'] != is_tied
+
+
+def test_room_is_kept_for_the_longest_accepted_answer():
+    question = Question('line 1', ('Q',), (' a',), 0, accepted=('long answer',))
+    assert build_prompt(FixedScorer({}, longest=12), question, [], PromptForm()).examples == 0
+    with pytest.raises(InputError, match='line 1: the question is too long: 12 tokens'):
+        build_prompt(FixedScorer({}, longest=11), question, [], PromptForm())
 
 
 def test_examples_are_drawn_by_seed_and_question_and_never_hold_the_question():
@@ -131,7 +161,9 @@ def test_prompt_loses_whole_examples_from_its_left_and_never_the_question():
     assert build_prompt(FixedScorer({}, longest=size), question, examples, form).examples == 3
     cut = build_prompt(FixedScorer({}, longest=size - 1), question, examples, form)
     assert cut.examples == 2 and cut.pairs[0].context == 'Answer.\nsecond\nthird\nWhat?'
-    with pytest.raises(InputError, match='x.jsonl: line 3: the question has 16 tokens; the model reads 15 at most'):
+    with pytest.raises(
+        InputError, match='x.jsonl: line 3: the question is too long: 16 tokens; the model reads 15 at most'
+    ):
         build_prompt(FixedScorer({}, longest=15), question, examples, form)
 
 
@@ -201,6 +233,14 @@ def test_bad_winograd_blocks_are_refused(tmp_path, change, words):
         ({'name': 'blimps'}, "problem is 'blimps'"),
         ({'shots': (0, 4)}, '--shots 4 needs --train_files'),
         ({'shots': (-1,)}, 'shots is [-1]'),
+        ({'shots': (2,), 'train_files': 'FILES'}, 'has 1 questions'),
+        ({'train_files': 'FILES'}, '--train_files has no effect without --shots above 0'),
+        ({'empty_prompt': 'Answer:'}, '--empty_prompt has no effect on the problem exact'),
+        ({'fields': {'format': 'race'}}, '--set format: the problem exact has the fields template, answer'),
+        ({'name': 'blimp', 'fields': {'label': 'x'}}, '--set label: the problem blimp has no fields'),
+        ({'name': 'choice', 'fields': {'format': 'conll'}}, "format is 'conll'"),
+        ({'name': 'text', 'seed': 3}, '--seed has no effect on the problem text'),
+        ({'output': Path('missing/x.jsonl')}, '--output missing/x.jsonl: there is no folder missing'),
         ({'name': 'text', 'shots': (1,)}, '--shots has no effect on the problem text'),
         ({'name': 'text', 'fields': {'format': 'race'}}, '--set format: the problem text has the fields detokenizer'),
     ],
@@ -208,20 +248,21 @@ def test_bad_winograd_blocks_are_refused(tmp_path, change, words):
 def test_bad_options_are_refused_before_a_model_is_opened(tmp_path, options, words):
     files = write_rows(tmp_path / 'rows.jsonl', {'context': 'x', 'completion': 'y'})
     name = options.get('name', 'exact')
-    given = {field: value for field, value in options.items() if field != 'name'}
+    given = {field: files if value == 'FILES' else value for field, value in options.items() if field != 'name'}
     with pytest.raises(InputError) as error:
         score_problem(tmp_path / 'no_model', name, files, ScoreOptions(**given))
     assert words in str(error.value)
 
 
 def test_published_accuracies_stand_beside_ours(tmp_path):
-    published = write_rows(tmp_path / 'published.jsonl', {'UID': 'a', 'lstm': 0.5}, {'UID': 'b', 'lstm': 0.25})
-    table = published_table({'ours': {0: {'groups': {'a': 0.75, 'b': 0.5, 'syntax': 0.6}}}}, published)
+    rows = {'UID': 'a', 'lstm': 0.5, 'gpt2': 1}, {'UID': 'b', 'lstm': 0.25}, {'UID': 'other', 'lstm': 0.9}
+    theirs = read_published(write_rows(tmp_path / 'published.jsonl', *rows))
+    table = published_table({'ours': {0: {'by_paradigm': {'a': 0.75, 'b': 0.5}}}}, theirs)
     assert [line.split() for line in table.split('\n')] == [
-        ['paradigm', 'ours', 'lstm'],
-        ['a', '75.0', '50.0'],
-        ['b', '50.0', '25.0'],
-        ['mean', 'of', '2', '62.5', '37.5'],
+        ['paradigm', 'ours', 'lstm', 'gpt2'],
+        ['a', '75.0', '50.0', '100.0'],
+        ['b', '50.0', '25.0', '-'],
+        ['mean', 'of', '2', '62.5', '37.5', '100.0'],
     ]
 
 

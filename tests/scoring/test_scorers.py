@@ -14,7 +14,7 @@ from configs.lm.common import language_modelling_config
 from efficient_attention.config.dict_conversion import from_dict
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.text.text_units import ByteUnits
+from efficient_attention.data.text.text_units import ByteUnits, WordUnits
 from efficient_attention.errors import InputError
 from efficient_attention.inference.language_models import LanguageModel
 from efficient_attention.inference.ngram_language_model import count_ngrams, next_token_probabilities, token_bits
@@ -22,6 +22,7 @@ from efficient_attention.models.decoder import Decoder
 from efficient_attention.scoring.decoder_scorer import DecoderScorer, encode_with_units
 from efficient_attention.scoring.ngram_scorer import NgramScorer
 from efficient_attention.scoring.pairs import Pair, PairTokens, windows_of_text
+from tests.one_device import EIGHT
 
 BYTES = ByteUnits()
 PROMPT = 'This question has more than sixty-four bytes, so its cache is kept: A'
@@ -92,11 +93,42 @@ def test_contexts_are_shared_exactly_where_a_cache_gives_the_full_pass():
 
 def test_order_and_company_do_not_change_a_score():
     opened = language_model()
-    scorer = DecoderScorer(opened, batch_size=2, shares_contexts=False)
+    scorer = DecoderScorer(opened, batch_size=1, shares_contexts=False)
+    assert scorer.batch_size == 1
     alone = [scorer.score([pair])[0] for pair in PAIRS]
     turned = DecoderScorer(opened, batch_size=8).score(PAIRS[::-1])[::-1]
     np.testing.assert_allclose([one.log_prob for one in alone], [one.log_prob for one in turned], atol=1e-4)
     assert [one[1:] for one in alone] == [one[1:] for one in turned]
+
+
+@pytest.mark.parametrize('devices', [2, 8])
+def test_the_number_of_devices_does_not_change_a_score(devices, monkeypatch):
+    opened = language_model()
+    one = DecoderScorer(opened, batch_size=2).score(PAIRS)
+    monkeypatch.setattr(jax, 'local_devices', lambda: EIGHT[:devices])
+    scorer = DecoderScorer(opened, batch_size=2)
+    assert scorer.mesh.size == devices and scorer.batch_size == devices
+    several = scorer.score(PAIRS)
+    np.testing.assert_allclose([x.log_prob for x in several], [x.log_prob for x in one], atol=1e-4)
+
+
+def test_scores_are_right_up_to_the_last_position_of_a_table():
+    opened = language_model(positions='learned', rotary=False, max_length=50, data_length=50)
+    text = Pair('a' * 40, 'b' * 11)  # 50 tokens are read, and the last is only predicted
+    [score] = DecoderScorer(opened).score([text])
+    assert score.log_prob == pytest.approx(full_pass(opened, encode_with_units(BYTES, text))[0], abs=1e-4)
+    with pytest.raises(InputError, match='pair 1 is too long: 51 tokens; the model reads 50 at most'):
+        DecoderScorer(opened).score([Pair('a' * 41, 'b' * 11)])
+
+
+def test_a_word_that_the_vocabulary_lacks_is_never_greedy():
+    units = WordUnits.from_counts({'the': 5, 'dog': 5}, min_count=1, lowercase=False)
+    orders = count_ngrams(np.full(50, units.unknown), units.size, 2)  # the unknown word is the most probable one
+    scorer = NgramScorer(orders, units)
+    assert [one.is_greedy for one in scorer.score([Pair('the', ' zebra')])] == [False]
+    assert scorer.score_tokens([scorer.encode(Pair('the', ' zebra'))])[0][1]
+    [text] = scorer.score_texts(['the zebra dog'])
+    assert text.unknown_tokens == 1 and text.tokens == 3
 
 
 def test_greedy_continuation_is_recognised():
@@ -136,7 +168,7 @@ def test_spaces_at_the_seam_belong_to_the_continuation(pair, expected):
     ('pair', 'words'),
     [
         (Pair('a', ''), 'pair 2: the continuation is empty'),
-        (Pair('a' * 97, 'b'), 'pair 2 has 97 tokens to read; the model reads 96 at most'),
+        (Pair('a' * 97, 'b'), 'pair 2 is too long: 97 tokens; the model reads 96 at most'),
     ],
 )
 def test_bad_pair_is_refused_by_its_number(pair, words):
@@ -170,7 +202,7 @@ def test_text_scores_add_up_over_windows_and_equal_one_pass_where_the_text_fits(
     row = encode_with_units(BYTES, Pair('', text))
     [score] = scorer.score_texts([text])
     assert score.log_prob == pytest.approx(full_pass(opened, row)[0], abs=1e-4)
-    assert score[1:] == (43, 43, 43)
+    assert score[1:] == (43, 43, 43, 0)
     windows = [full_pass(opened, part)[0] for part in windows_of_text(row, 12, 5)]
     [moved] = scorer.score_texts([text], context=12, stride=5)
     assert moved.log_prob == pytest.approx(sum(windows), abs=1e-4)
@@ -190,3 +222,6 @@ def test_ngram_scores_equal_the_bits_of_the_whole_text():
     orders = count_ngrams(np.frombuffer(b'abcabcabd' * 20, np.uint8), 256, 3)
     scores = NgramScorer(orders, BYTES).score([Pair('ab', 'c'), Pair('ab', 'd')])
     assert [one.is_greedy for one in scores] == [True, False] and scores[0].log_prob > scores[1].log_prob
+    [whole] = NgramScorer(orders, BYTES).score_texts(['abcabd'])
+    [pair] = NgramScorer(orders, BYTES).score([Pair('', 'abcabd')])
+    assert whole.log_prob == pytest.approx(pair.log_prob)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.sources.json_files import read_json, read_json_lines
+from efficient_attention.data.sources.json_files import SURROGATE, read_json, read_json_lines
 from efficient_attention.data.sources.tables import TableRow, expand_table_names, read_table
 from efficient_attention.data.sources.text_files import find_files
 from efficient_attention.errors import InputError
@@ -126,6 +126,8 @@ def check_string_list(value: Any, where: str, field: str) -> tuple[str, ...]:
         raise InputError(f'{where}: field {field!r} is not a list of two or more')
     if not all(isinstance(one, str) and one.strip() for one in value):
         raise InputError(f'{where}: field {field!r} has an entry that is no text or is empty')
+    if any(SURROGATE.search(one) for one in value):
+        raise InputError(f'{where}: field {field!r} holds half of a surrogate pair, which is no character')
     return tuple(value)
 
 
