@@ -1,13 +1,13 @@
 """Scores a trained model on a problem by likelihood.
 
     efficient-attention score --model runs/pieces_full --problem blimp --files 'data/blimp/data/*.jsonl'
-    efficient-attention score --model gpt2 --problem lambada --files data/lambada/lambada_test.jsonl
-    efficient-attention score --model gpt2 --problem choice --files data/codah/full_data.tsv --set format=swag
-    efficient-attention score --model gpt2 --problem exact --files test.jsonl --train_files train.jsonl --shots 0,1,8
+    efficient-attention score --model checkpoints/gpt2 --problem lambada --files data/lambada/lambada_test.jsonl
+    efficient-attention score --model checkpoints/gpt2 --problem choice --files codah.tsv --set format=swag
+    efficient-attention score --model runs/x --problem exact --files test.jsonl --train_files train.jsonl --shots 0 1 8
 
 Problems: blimp, lambada, choice, winograd, exact, text. docs/scoring.md says what each one measures and which numbers
-compare. `--set` sets a field of the reader: template, format, label, text, text_pair, answer, detokenizer or stride.
-With `--ngram`, an n-gram model of the run's training text answers the same questions.
+are comparable. `--set` sets a field of the problem: template, format, label, text, text_pair, answer, detokenizer or
+stride. With `--ngram`, an n-gram model of the run's training text answers the same questions.
 
 The last line of output is one JSON object with all figures.
 """
