@@ -79,11 +79,11 @@ def define_flags() -> flags.FlagValues:
     flags.DEFINE_string('empty_prompt', '', empty, flag_values=options)
     flags.DEFINE_integer('seed', 0, 'Random seed of the examples.', lower_bound=0, flag_values=options)
     flags.DEFINE_integer(
-        'limit', 0, 'Only this many first questions, or characters, of each file; 0 = all.', 0, flag_values=options
+        'limit', 0, 'At most this many questions, or characters of text, per file; 0 = all.', 0, flag_values=options
     )
-    order = 'Also score an n-gram model of this order of the training text of the run; 0 = none.'
+    order = 'Also score an n-gram model of the training text, of this order; 0 = none.'
     flags.DEFINE_integer('ngram', 0, order, 0, flag_values=options)
-    published = 'JSON lines with published accuracies by UID, to print beside ours.'
+    published = 'JSON lines of published BLiMP accuracies, one object per UID.'
     flags.DEFINE_string('published', '', published, flag_values=options)
     define_output('File for one JSON line per question: prompt, scores, answer.', options=options)
     define_checkpoint('', '; best by default where the run names a metric, else last', options)

@@ -211,7 +211,7 @@ def score_rows(
 ) -> tuple[Array, Array]:
     """Returns the log-probability of each row's targets, float32 [B], and whether all are greedy, bool [B].
 
-    The last `counts_B` tokens of the `lengths_B` tokens of a row predict its `counts_B` targets.
+    In each row, the last `counts_B` of `lengths_B` tokens predict the targets.
     """
     model = nnx.merge(graph, params)
     hidden_BLD = model.hidden(tokens_BL, Lengths(lengths_B))
@@ -265,7 +265,7 @@ def line_ends(units: TextUnits) -> tuple[int, ...]:
 
 
 def ids_with(units: TextUnits, words: Collection[str]) -> list[int]:
-    """Returns the ids whose text by itself contains one of the words."""
+    """Returns the ids whose own text contains one of the strings."""
     known = [id for id in range(units.text_vocabulary_size) if id not in units.unwritten and id != units.unknown]
     texts = ((id, units.decode(np.array([id]))) for id in known)
     return [id for id, text in texts if any(word in text for word in words)]
@@ -278,8 +278,8 @@ def first_line(units: TextUnits, ids: Sequence[int]) -> str:
 
 
 def longest_row(config: ModelConfig, trained: int | None, asked: int) -> int | None:
-    """Returns how many tokens a decoder reads at once, None = any number; raises InputError if more are asked for than
-    it has positions.
+    """Returns the most tokens that a decoder reads at once, None = no limit; raises InputError if `asked` is not
+    possible.
     """
     limit = config.position_limit
     if asked < 0 or (limit is not None and asked > limit):
@@ -291,9 +291,9 @@ def longest_row(config: ModelConfig, trained: int | None, asked: int) -> int | N
 
 
 def longest_shared_row(config: ModelConfig) -> int:
-    """Returns up to how many tokens caches give the same scores as a full pass; 0 if no cache supports the decoder.
+    """Returns the longest row that a cache scores like a full pass; 0 if no cache supports the decoder.
 
-    With segment memory a cache keeps the last `memory_length` tokens, and a full pass reads all of them.
+    With segment memory a cache keeps the last `memory_length` tokens, and a full pass reads all tokens.
     """
     try:
         cache_specs(config, 1)

@@ -80,7 +80,7 @@ class HarnessModel(LM):
                 f'model argument {name}={value}: known are path, checkpoint, batch_size, length and max_gen_toks'
             )
         if not str(path):
-            raise InputError('the model arguments have no path=FOLDER')
+            raise InputError('--model_args needs path=FOLDER')
         if not str(batch_size).isdecimal():
             raise InputError(f'batch_size is {batch_size!r}; it must be a whole number from 1 on')
         scorer = open_scorer(Path(path), checkpoint=str(checkpoint), batch_size=int(batch_size), length=length)
@@ -92,7 +92,7 @@ class HarnessModel(LM):
     def create_from_arg_obj(
         cls, arg_dict: Mapping[str, Any], additional_config: Mapping[str, Any] | None = None
     ) -> 'HarnessModel':
-        """Returns the model with the arguments of `--model_args`, which come before flags such as `--batch_size`."""
+        """Returns the model with the arguments of `--model_args`, which override flags such as `--batch_size`."""
         flags = {name: value for name, value in (additional_config or {}).items() if value is not None}
         return cls(**(flags | dict(arg_dict)))
 
@@ -137,8 +137,8 @@ class HarnessModel(LM):
         """Returns what greedy decoding adds to each request's context, up to the first stop string.
 
         Raises:
-            InputError: a request asks for something other than greedy decoding, or for as many tokens as the model
-                reads.
+            InputError: a request asks for something other than greedy decoding, or for so many tokens that no
+                context fits.
         """
         found = [''] * len(requests)
         groups: dict[Generation, list[int]] = defaultdict(list)
@@ -151,10 +151,10 @@ class HarnessModel(LM):
         return found
 
     def generate(self, contexts: Sequence[str], asked: Generation) -> list[str]:
-        """Returns what greedy decoding adds to each context; a context leaves room for the longest answer."""
+        """Returns what greedy decoding adds to each context; contexts are cut so that answers fit."""
         units, longest = self.scorer.units, self.scorer.longest
         if longest is not None and asked.max_tokens >= longest:
-            raise InputError(f'max_gen_toks is {asked.max_tokens}; it must be below {longest}, which the model reads')
+            raise InputError(f'max_gen_toks is {asked.max_tokens}; it must be below {longest}, the limit of the model')
         room = 0 if longest is None else longest - asked.max_tokens  # 0 = any number
         separator = separator_ids(units)
         rows = [
@@ -174,7 +174,7 @@ class HarnessModel(LM):
 def parse_generation(options: Mapping[str, Any], max_tokens: int) -> Generation:
     """Returns what a task asks for in `generation_kwargs`.
 
-    `do_sample` = False makes the harness ignore a temperature, and many of its tasks have both.
+    `do_sample` = False makes the harness ignore a temperature, and many tasks set both.
 
     Raises:
         InputError: the task asks for something other than greedy decoding.
@@ -205,7 +205,7 @@ def text_before(text: str, stops: Sequence[str]) -> str:
 
 
 def main() -> None:
-    """Runs the command of the harness; bad input ends in one line."""
+    """Runs the command of the harness; bad input prints one line."""
     try:
         cli_evaluate()
     except InputError as error:

@@ -87,8 +87,7 @@ class MaskedScorer(Scorer):
             yield (vocabulary.cls, *masked, vocabulary.sep), (place + 1,), (ids[place],)
 
     def score_gaps(self, gaps: Sequence[tuple[str, str, str]]) -> list[float]:
-        """Returns the mean log-probability per token of each text in its gap: (text before, text in the gap, text
-        after).
+        """Returns, for each (before, inside, after), the mean log-probability per token of `inside`.
 
         The gap has as many masks as the text has tokens (Kocijan et al. 2019, arXiv 1905.06290).
 
@@ -113,7 +112,7 @@ class MaskedScorer(Scorer):
         return row, tuple(range(1 + len(left), 1 + len(left) + len(ids))), ids
 
     def score_masks(self, rows: Sequence[MaskedRow]) -> list[tuple[float, bool]]:
-        """Returns the log-probability of each row's targets at its masks, and whether each is the most probable one."""
+        """Returns the log-probability of each row's targets at its masks, and whether all are the most probable."""
         found: list[tuple[float, bool]] = [(0.0, False)] * len(rows)
 
         def shape(number: int) -> tuple[int, int]:
@@ -140,8 +139,8 @@ def score_masked_places(
     targets_BP: Array,
     counts_B: Array,
 ) -> tuple[Array, Array]:
-    """Returns the summed log-probability of each row's targets at the given places, float32 [B], and whether each is
-    the most probable token, bool [B].
+    """Returns the summed log-probability of each row's targets at the given places, float32 [B], and whether all are
+    the most probable tokens, bool [B].
     """
     model = nnx.merge(graph, params)
     logits_BPV = model.masked_logits(model.encoder(tokens_BL, Lengths(lengths_B)), places_BP)

@@ -25,7 +25,7 @@ class NgramScorer(UnitsScorer):
 
     Args:
         orders: the counts of all 1-grams to n-grams.
-        units: the units that were counted.
+        units: the text units of the counts.
         name: names the model in reports.
     """
 
@@ -77,7 +77,7 @@ def ngram_scorer_of_run(workdir: Path, order: int) -> NgramScorer:
     """Returns the n-gram model of a language-modelling run's training text, in the run's units.
 
     Raises:
-        InputError: the folder has no run of a language model of text, or its text has changed or is missing.
+        InputError: the folder has no run of a text language model, or its text has changed or is missing.
     """
     config = read_config(workdir)
     if config.task != LANGUAGE_MODELLING or config.data.units == 'pixels':

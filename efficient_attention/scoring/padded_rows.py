@@ -11,8 +11,8 @@ Key = TypeVar('Key', bound=Hashable)
 
 
 def padded_length(length: int, limit: int | None = None) -> int:
-    """Returns the length to which a row is padded: 16, 32, 48, 64, 96, ... a power of two or three quarters of it; at
-    most `limit`.
+    """Returns the padded length of a row: 16, 32, 48, 64, 96, ... (a power of two, or three quarters of one), at most
+    `limit`.
     """
     power = 1 << max(length - 1, 15).bit_length()
     padded = power * 3 // 4 if power > 32 and length <= power * 3 // 4 else power
@@ -20,9 +20,9 @@ def padded_length(length: int, limit: int | None = None) -> int:
 
 
 def padded_count(count: int, limit: int) -> int:
-    """Returns the number to which the predicted positions of a row are padded: 8, 32, 128, ..., at most `limit`.
+    """Returns the padded number of predicted positions: 8, 32, 128, ..., at most `limit`.
 
-    Only the output layer computes them, so the steps are larger than those of `padded_length`.
+    Their padding costs only the output layer's work, so the steps are larger than those of `padded_length`.
     """
     padded = 8
     while padded < count:
@@ -31,7 +31,7 @@ def padded_count(count: int, limit: int) -> int:
 
 
 def batches_by_key(items: Iterable[Item], key: Callable[[Item], Key], size: int) -> Iterator[tuple[Key, list[Item]]]:
-    """Yields batches of at most `size` items with one key; the order of keys and items is kept."""
+    """Yields batches of at most `size` items with equal keys; keys and items keep their order."""
     groups: dict[Key, list[Item]] = defaultdict(list)
     for item in items:
         groups[key(item)].append(item)
@@ -46,7 +46,7 @@ def split_into_batches(items: Sequence[Item], size: int) -> list[list[Item]]:
 
 
 def pad_rows(rows: Sequence[Sequence[int]], length: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns rows of ids as int32 [count, length] with zeros behind them, and their lengths, int32 [count].
+    """Returns rows of ids as int32 [count, length] padded with zeros, and their lengths, int32 [count].
 
     If there are fewer than `count` rows, the first one is repeated.
     """

@@ -1,8 +1,8 @@
 """Defines what a scorer reads and returns: pairs of a context and a continuation, whole texts, and their scores.
 
 The rule for the tokens at the seam of a pair is the rule of lm-evaluation-harness, so that scores compare: white space
-at the end of the context moves to the continuation, both are encoded together, and the ids are cut at the number of
-tokens that the context alone has. An empty context means the separator between documents.
+at the end of the context moves to the continuation, both are encoded together, and the ids are split after as many
+tokens as the context has. An empty context means the document separator.
 """
 
 import abc
@@ -15,7 +15,7 @@ import numpy as np
 from efficient_attention.errors import InputError
 
 SEAM = (
-    'context and continuation are encoded together and cut; spaces at the end of the context belong to the '
+    'context and continuation are encoded together, then split; spaces at the end of the context belong to the '
     'continuation; an empty context is the document separator'
 )
 ALONE = 'source and target are encoded separately; the source ends with its end symbol, the target has none'
@@ -26,7 +26,7 @@ WHOLE = (
 
 
 class Pair(NamedTuple):
-    """A context and the continuation whose probability after this context is asked for."""
+    """A context, and the continuation to score after it."""
 
     context: str
     continuation: str
@@ -228,7 +228,7 @@ def windows_of_text(row: PairTokens, window: int, stride: int) -> Iterator[PairT
 
 
 def number_unique(items: Sequence[Hashable]) -> tuple[list, list[int]]:
-    """Returns the different items in order of first occurrence, and the number of each item among these."""
+    """Returns the different items in order of first occurrence, and each item's index among them."""
     numbers: dict[Hashable, int] = {}
     places = [numbers.setdefault(item, len(numbers)) for item in items]
     return list(numbers), places

@@ -28,7 +28,7 @@ from efficient_attention.scoring.questions import (
 )
 from efficient_attention.scoring.whole_texts import safe_exp
 
-AT_ONCE = 1024  # questions that are scored together, so that rows of one length meet in a batch
+AT_ONCE = 1024  # questions that are scored together, so that rows of equal length share a batch
 ROUNDING = 1e-6  # relative; sums of float32 numbers in another order differ by less
 # Ways to compare options of different lengths: by the sum of log-probabilities, by its mean per token, character or
 # byte of the option, or by the sum minus that after an empty prompt.
@@ -130,7 +130,7 @@ def normed(name: str, pair: Pair, score: PairScore, without: PairScore) -> float
 def compare_pairs(
     scorer: Scorer, questions: Sequence[Question], prompts: Sequence[Prompt], _: str
 ) -> list[dict[str, Any]]:
-    """Returns the summed log-probability of each answer; for partial scoring, of the same ending after each prompt."""
+    """Returns the summed log-probability of each answer; for Winograd schemas, of one ending after each prompt."""
     found = iter(scorer.score([pair for prompt in prompts for pair in prompt.pairs]))
     results = []
     for question, prompt in zip(questions, prompts, strict=True):
@@ -141,8 +141,8 @@ def compare_pairs(
 def compare_winograd(
     scorer: Scorer, questions: Sequence[Question], prompts: Sequence[Prompt], empty_prompt: str
 ) -> list[dict[str, Any]]:
-    """Returns the scores of Winograd schemas: partial scoring by a language model, or candidates in the gap by an
-    encoder that fills masks.
+    """Returns the scores of Winograd schemas: a language model scores the ending, an encoder that fills masks the
+    candidates in the gap.
     """
     if not isinstance(scorer, MaskedScorer):
         return compare_pairs(scorer, questions, prompts, empty_prompt)

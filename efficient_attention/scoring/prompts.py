@@ -1,4 +1,4 @@
-"""Builds prompts of K solved examples and a question, and leaves out examples that do not fit into the model."""
+"""Builds prompts of solved examples and a question, and leaves out examples that do not fit into the model."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class Prompt:
 
 
 def draw_examples(pool: Sequence[Question], question: Question, number: int, form: PromptForm) -> list[str]:
-    """Returns `form.shots` solved examples from the training questions, drawn by (`form.seed`, number of the question).
+    """Returns `form.shots` solved examples from the training questions, by the seed (`form.seed`, `number`).
 
     The question itself is never among them, even if the training file has it.
 

@@ -111,7 +111,7 @@ def read_choice_questions(files: str, fields: Mapping[str, str]) -> Iterator[Que
 
 
 def default_template(question: ChoiceQuestion) -> str:
-    """Returns the prompt's template for a question: RACE-like questions get GPT-3's form, endings follow directly."""
+    """Returns the prompt's template for a question: like RACE's in GPT-3's form, others continued directly."""
     if not question.question:
         return '{context}'
     is_asked = question.question.rstrip().endswith('?') or BLANK in question.question

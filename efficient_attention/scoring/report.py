@@ -36,12 +36,12 @@ class ScoreOptions:
         seed: random seed of the examples.
         empty_prompt: the prompt of the measure 'against_empty'; '' = the document separator.
         fields: fields of the problem's reader, such as 'template' or 'format'.
-        limit: only this many first questions (for 'text', characters) of each file; 0 = all.
+        limit: at most this many questions (for 'text', characters) per file; 0 = all.
         checkpoint: a workdir's checkpoint; '' = the best if one is known, else the last.
         batch_size: rows at a time.
         length: most tokens per row; 0 = the model's own limit.
-        ngram: also score an n-gram model of this order of the run's training text; 0 = none.
-        published: JSON lines with published accuracies, one object with 'UID' per paradigm.
+        ngram: also score an n-gram model of the run's training text, of this order; 0 = none.
+        published: JSON lines of published BLiMP accuracies, one object per 'UID'.
         output: file for one JSON line per question.
     """
 
@@ -71,7 +71,7 @@ def score_problem(model: Path, name: str, files: str, options: ScoreOptions) -> 
         options: see `ScoreOptions`.
 
     Raises:
-        InputError: a file, field or number is bad, or the model cannot answer such questions.
+        InputError: a file, field or number is invalid, or the model cannot answer such questions.
     """
     if name == TEXT:
         return score_text_files(model, files, options)
@@ -79,7 +79,7 @@ def score_problem(model: Path, name: str, files: str, options: ScoreOptions) -> 
         raise InputError(f'problem is {name!r}; {advice_on_name(name, (*PROBLEMS, TEXT))}')
     problem, shots = PROBLEMS[name], options.shots
     if not shots or min(shots) < 0:
-        raise InputError(f'shots is {list(shots)}; it must be numbers from 0 on')
+        raise InputError(f'shots is {list(shots)}; its numbers must be at least 0')
     if any(shots) != bool(options.train_files):
         raise InputError(
             f'--shots {max(shots)} needs --train_files, from which examples are drawn'
@@ -190,7 +190,7 @@ def first_questions(problem: Problem, files: str, options: ScoreOptions) -> list
         if not options.limit or counts[file] <= options.limit:
             kept.append(question)
     if not kept:
-        raise InputError(f'{files}: no question there')
+        raise InputError(f'{files}: no questions found')
     return kept
 
 

@@ -14,8 +14,8 @@ MOST_LOGITS = 2**25  # number of logits that are in memory at a time
 def score_targets(
     logits_of: Callable[[Array], Array], vocab_size: int, hidden_BPD: Array, targets_BP: Array, counts_B: Array
 ) -> tuple[Array, Array]:
-    """Returns the summed log-probability of each row's targets, float32 [B], and whether each target is the most
-    probable token, bool [B].
+    """Returns the summed log-probability of each row's targets, float32 [B], and whether all targets are the most
+    probable tokens, bool [B].
 
     Args:
         logits_of: function from hidden states [B, c, D] to float32 logits [B, c, V].

@@ -74,7 +74,7 @@ def measure_texts(
         limit: only this many first characters of each file; 0 = all.
 
     Raises:
-        InputError: a file is missing, empty or no text, or the detokenizer is unknown.
+        InputError: a file is missing, empty or not text, or the detokenizer is unknown.
     """
     originals = [read_text(path)[: limit or None] for path in find_files(files)]
     for path, text in zip(find_files(files), originals, strict=True):

@@ -142,7 +142,7 @@ def test_bad_model_arguments_are_refused_in_one_line(folder: Path):
     for arguments, words in (
         (f'path={folder},dtype=float16', 'model argument dtype=float16: known are path'),
         (f'path={folder},batch_size=auto', "batch_size is 'auto'"),
-        ('length=5', 'the model arguments have no path=FOLDER'),
+        ('length=5', '--model_args needs path=FOLDER'),
     ):
         with pytest.raises(InputError, match=words) as caught:
             HarnessModel.create_from_arg_string(arguments, {'batch_size': 4, 'device': 'cpu', 'max_batch_size': None})
