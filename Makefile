@@ -22,6 +22,9 @@ PLAN_TESTS = tests/planning tests/attention/softmax/test_cudnn.py tests/attentio
   install-docs
 
 install = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-input
+# Installs the lock $(2) into the environment $(1). The lock is also a constraint: where a package asks for another with
+# an extra, such as uvicorn[standard], pip otherwise takes its newest version, for which the lock has no hash.
+install_lock = $(call install,$(1)) --require-hashes --requirement $(2) --constraint $(2)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -101,18 +104,18 @@ endef
 $(VENV)/.run: requirements/run.txt
 	$(call environment,$(VENV))
 	@echo '[set-up] installing requirements/run.txt into $(VENV) (about a minute)'
-	@$(call install,$(VENV)) --require-hashes -r requirements/run.txt
+	@$(call install_lock,$(VENV),requirements/run.txt)
 	@touch $@
 
 $(VENV)/.test: requirements/test.txt $(VENV)/.run
 	@echo '[set-up] installing requirements/test.txt into $(VENV)'
-	@$(call install,$(VENV)) --require-hashes -r requirements/test.txt
+	@$(call install_lock,$(VENV),requirements/test.txt)
 	@touch $@
 
 .venv-lint/.lint: requirements/lint.txt
 	$(call environment,.venv-lint)
 	@echo '[set-up] installing requirements/lint.txt into .venv-lint'
-	@$(call install,.venv-lint) --require-hashes -r requirements/lint.txt
+	@$(call install_lock,.venv-lint,requirements/lint.txt)
 	@touch $@
 
 peers: .venv-peers/.peers  ## environment with PyTorch and transformers, for scripts/benchmark.py
@@ -131,28 +134,27 @@ plan: .venv-plan/.plan  ## environment with the compilers for TPUs and NVIDIA GP
 .venv-plan/.plan: requirements/plan.txt
 	$(call environment,.venv-plan)
 	@echo '[set-up] installing requirements/plan.txt into .venv-plan (Linux on x86-64; minutes)'
-	@$(call install,.venv-plan) --require-hashes -r requirements/plan.txt
+	@$(call install_lock,.venv-plan,requirements/plan.txt)
 	@touch $@
 
 .venv-docs/.docs: requirements/docs.txt
 	$(call environment,.venv-docs)
 	@echo '[set-up] installing requirements/docs.txt into .venv-docs'
-	@$(call install,.venv-docs) --require-hashes -r requirements/docs.txt
+	@$(call install_lock,.venv-docs,requirements/docs.txt)
 	@touch $@
 
 beam: .venv-beam/.beam  ## environment with Apache Beam, for scripts/prepare_corpus_beam.py
 .venv-beam/.beam: requirements/beam.txt
 	$(call environment,.venv-beam)
 	@echo '[set-up] installing requirements/beam.txt into .venv-beam'
-	@$(call install,.venv-beam) --require-hashes -r requirements/beam.txt
+	@$(call install_lock,.venv-beam,requirements/beam.txt)
 	@touch $@
 
-# The lock is also named as a constraint, because pip otherwise picks another version for typepy[datetime] than for typepy.
 harness: .venv-harness/.harness  ## environment with lm-evaluation-harness, for tests/scoring/test_harness.py
 .venv-harness/.harness: requirements/harness.txt
 	$(call environment,.venv-harness)
 	@echo '[set-up] installing requirements/harness.txt into .venv-harness'
-	@$(call install,.venv-harness) --require-hashes -r $< -c $<
+	@$(call install_lock,.venv-harness,$<)
 	@touch $@
 
 tfds: .venv-tfds/.tfds  ## prepare a TensorFlow Datasets set in data/tfds: make tfds NAME=imdb_reviews [FORMAT=tfrecord]
@@ -161,7 +163,7 @@ tfds: .venv-tfds/.tfds  ## prepare a TensorFlow Datasets set in data/tfds: make 
 .venv-tfds/.tfds: requirements/tfds.txt
 	$(call environment,.venv-tfds)
 	@echo '[set-up] installing requirements/tfds.txt, with TensorFlow, into .venv-tfds (minutes)'
-	@$(call install,.venv-tfds) --require-hashes -r requirements/tfds.txt
+	@$(call install_lock,.venv-tfds,requirements/tfds.txt)
 	@touch $@
 
 # ---- locks: one universal file fits every Python and platform; run and plan are constrained by the test lock ----

@@ -5,7 +5,8 @@ FROM python:3.12-slim-bookworm
 
 WORKDIR /build
 COPY requirements/run.txt requirements/run.txt
-RUN pip install --no-cache-dir --require-hashes --requirement requirements/run.txt
+RUN pip install --no-cache-dir --require-hashes --requirement requirements/run.txt \
+  --constraint requirements/run.txt
 
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY configs configs

@@ -6,7 +6,8 @@ FROM python:3.12-slim-bookworm
 
 WORKDIR /build
 COPY requirements/run.txt requirements/plan.txt requirements/
-RUN pip install --no-cache-dir --require-hashes --requirement requirements/run.txt
+RUN pip install --no-cache-dir --require-hashes --requirement requirements/run.txt \
+  --constraint requirements/run.txt
 # requirements/plan.txt locks the packages of `jax[cuda13]` too; only these are selected from it.
 RUN awk '/^[a-z]/ { keep = /^(jax-cuda13|nvidia)-/ } keep' requirements/plan.txt > requirements/cuda.txt \
   && pip install --no-cache-dir --no-deps --require-hashes --requirement requirements/cuda.txt

@@ -50,6 +50,16 @@ def test_every_locked_package_has_a_hash(name):
     assert lines and not [line.split()[0] for line in lines if '==' not in line or '--hash=sha256:' not in line]
 
 
+def test_every_lock_is_installed_as_a_constraint_too():
+    # otherwise pip takes the newest uvicorn where a package asks for uvicorn[standard], and finds no hash for it
+    texts = [path.read_text(encoding='utf-8') for path in (ROOT / 'Makefile', *(ROOT / 'docker').glob('*.Dockerfile'))]
+    installs = [line for text in texts for line in text.replace('\\\n', '').splitlines() if '--require-hashes' in line]
+    assert len(installs) == 4
+    for line in installs:
+        (lock,) = re.findall(r'--requirement (\S+)', line)
+        assert f'--constraint {lock}' in line or '--no-deps' in line
+
+
 def test_locks_hold_what_the_project_asks_for():
     settings = tomllib.loads((ROOT / 'pyproject.toml').read_text(encoding='utf-8'))
     project = settings['project']
