@@ -11,6 +11,7 @@
     python scripts/benchmark.py infer [--models bert_base,4x312] [--rows 1,8] [--length 128]
     python scripts/benchmark.py decode [--contexts 512,4096] [--sides causal,window,fixed]
     python scripts/benchmark.py text_to_text [--parts train,greedy,beam] [--model runs/multi30k --input test.de]
+    python scripts/benchmark.py gpt2 [--parts choices,generate]
     python scripts/benchmark.py recurrent [--parts cells,lengths,token,memory] [--plot recurrent.svg]
     python scripts/benchmark.py compress [--parts infer,train] [--lengths 128,384] [--rows 1,8,32]
     python scripts/benchmark.py arena [--parts train,rows] [--sides linear,nystrom] [--lengths 1024,4096] [--size small]
@@ -43,6 +44,8 @@ softmax; compressed segment memory with plain memory of the same reach.
 
 `text_to_text`: a training step of T5-small, greedy and beam search, and translation of a file, against Hugging Face's
 PyTorch.
+
+`gpt2`: scoring of choices and generation of text, against lm-evaluation-harness and Hugging Face's PyTorch.
 
 `recurrent`: recurrent cells against Flax NNX and PyTorch, and against attention by length.
 
@@ -98,12 +101,13 @@ FILES = {
     'finetune': 'fine_tuning',
     'infer': 'inference',
     'text_to_text': 'text_to_text',
+    'gpt2': 'gpt2',
     'recurrent': 'recurrent',
     'compress': 'compress',
     'arena': 'arena',
 }
 COMPARE = 'compare'  # the sub-command that measures nothing
-WITH_PEERS = ('step', 'attention', 'finetune', 'infer', 'text_to_text', 'recurrent', 'compress')
+WITH_PEERS = ('step', 'attention', 'finetune', 'infer', 'text_to_text', 'gpt2', 'recurrent', 'compress')
 # Child processes get these malloc settings of efficient_attention/processes/allocator.py in an environment variable.
 KEEP_MEMORY = ':'.join(
     f'glibc.malloc.{name}={value}'

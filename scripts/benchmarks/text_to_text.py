@@ -14,6 +14,7 @@ is the share of texts that are equal on both sides.
 
 import importlib
 import json
+import math
 import statistics
 import sys
 import tempfile
@@ -87,8 +88,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
     """
     commands = {'ours': CHILD, 'peer': [str(options.peers_python), PEER]}
     report: dict[str, Any] = {'parts': {}}
-    titles = f'{"ours, a second":>26} {"peer, a second":>26} {"ratio":>19} {"of CPU time":>12} {"of memory":>10}'
-    print(f'{"part":>9} {titles}  equal')
+    print_header()
     with tempfile.TemporaryDirectory() as folder:
         for part in options.parts:
             shape = benchmark_shape(part, options, Path(folder) / part)
@@ -96,7 +96,7 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
                 run(CHILD, shape | {'program': 'write'})
             row = compare(shape, options.rounds, commands, run)
             report['parts'][part] = {name: shape[name] for name in shape if name != 'folder'} | row
-            print(table_line(part, row))
+            print(table_line(part, row, UNITS[part]))
             yield report
 
 
@@ -129,8 +129,13 @@ def compare(shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], 
         'ratio_range': [min(ratios['seconds']), max(ratios['seconds'])],
         'cpu_ratio': statistics.median(ratios['cpu_seconds']),
         'memory': sides['ours']['peak_bytes'] / sides['peer']['peak_bytes'],
-        'equal': statistics.mean(one == other for one, other in zip(*made, strict=True)) if made[0] else None,
+        'equal': statistics.mean(is_equal(one, other) for one, other in zip(*made, strict=True)) if made[0] else None,
     }
+
+
+def is_equal(one: Any, other: Any) -> bool:
+    """Returns whether two results are equal; log-probabilities may differ by 0.001."""
+    return math.isclose(one, other, rel_tol=0, abs_tol=1e-3) if isinstance(one, float) else one == other
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -144,7 +149,13 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return {'name': runs[0]['name'], 'units_per_second': statistics.median(rates), 'rates': rates} | figures
 
 
-def table_line(part: str, row: dict[str, Any]) -> str:
+def print_header() -> None:
+    """Prints the column titles of the table."""
+    titles = f'{"ours, a second":>26} {"peer, a second":>26} {"ratio":>19} {"of CPU time":>12} {"of memory":>10}'
+    print(f'{"part":>9} {titles}  equal')
+
+
+def table_line(part: str, row: dict[str, Any], unit: str) -> str:
     """Returns the line of the printed table with the speeds and ratios of one part."""
     cells = []
     for side in SIDES:
@@ -154,7 +165,7 @@ def table_line(part: str, row: dict[str, Any]) -> str:
     ratio = f'{row["ratio"]:.2f} ({low:.2f} to {high:.2f})'
     equal = '' if row['equal'] is None else f'{row["equal"]:.3f}'
     ratios = f'{ratio:>19} {row["cpu_ratio"]:>12.2f} {row["memory"]:>10.2f}'
-    return f'{part:>9} {cells[0]:>26} {cells[1]:>26} {ratios}  {equal} {UNITS[part]}'
+    return f'{part:>9} {cells[0]:>26} {cells[1]:>26} {ratios}  {equal} {unit}'
 
 
 # ---- The functions below take one measurement, in a separate process. ----
