@@ -4,9 +4,10 @@
 
 Writes one file of JSON lines per kind of problem (Brown et al. 2020, arXiv 2005.14165, section 3.9.1): two- and
 three-digit addition and subtraction, and two operations on three one-digit numbers. A row has 'context' and
-'completion' like the test files, such as '\\n\\nQ: What is 98 plus 45?\\n\\nA:' and ' 143', and 'text' with both, for
-training. No row has the operation and the numbers of a test problem, even with its first two numbers swapped. The last
-line of output is one JSON object: the number of test problems left out, and the number of different problems per file.
+'completion' like the test files, such as '\\n\\nQ: What is 98 plus 45?\\n\\nA:' and ' 143'. Its 'text', for training,
+has both after no other problem (in 80 % of the rows) or after 1 to 8. No row has the operation and the numbers of a
+test problem, even with its first two numbers swapped. The last line of output is one JSON object: the number of test
+problems left out, and the number of different problems per file.
 """
 
 from efficient_attention.processes.signal_thread import catch_stop_signals
@@ -38,6 +39,8 @@ KINDS = {  # name of the file -> (operation in words, numbers below this); () = 
     'single_digit_three_ops': (),
 }
 QUESTION = re.compile(r'What is (?:(\d+) (plus|minus) (\d+)|\((\d) ([-+*]) (\d)\) ([-+*]) (\d))\?')
+ALONE = 0.8  # share of the training texts with one problem
+MOST_EXAMPLES = 8  # problems before the last one of a training text
 Problem = tuple[str, int]  # what is asked, such as '98 plus 45', and the answer
 
 
@@ -50,8 +53,9 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     different: dict[str, int] = {}
     for place, kind in enumerate(KINDS):
-        problems = drawn_problems(kind, np.random.default_rng((options.seed, place)), left_out)
-        rows = [row_of(next(problems)) for _ in range(options.rows)]
+        rng = np.random.default_rng((options.seed, place))
+        problems = drawn_problems(kind, rng, left_out)
+        rows = with_texts([row_of(next(problems)) for _ in range(options.rows)], rng)
         with atomic_file(options.output / f'{kind}.jsonl') as partial:
             partial.write_text(''.join(f'{json.dumps(row)}\n' for row in rows), encoding='utf-8')
         different[kind] = len({row['context'] for row in rows})
@@ -110,10 +114,19 @@ def drawn_problems(kind: str, rng: np.random.Generator, left_out: set[tuple[str,
 
 
 def row_of(problem: Problem) -> dict[str, str]:
-    """Returns the row of a problem: context, completion, and both as a training text."""
+    """Returns the context and the completion of a problem."""
     asked, answer = problem
-    context, completion = f'\n\nQ: What is {asked}?\n\nA:', f' {answer}'
-    return {'context': context, 'completion': completion, 'text': f'{context.lstrip()}{completion}'}
+    return {'context': f'\n\nQ: What is {asked}?\n\nA:', 'completion': f' {answer}'}
+
+
+def with_texts(rows: list[dict[str, str]], rng: np.random.Generator) -> list[dict[str, str]]:
+    """Returns the rows with a training text each: the row's problem after no or some problems of other rows."""
+    problems = [row['context'] + row['completion'] for row in rows]
+    counts = np.where(rng.random(len(rows)) < ALONE, 0, rng.integers(1, MOST_EXAMPLES + 1, len(rows)))
+    return [
+        row | {'text': ''.join(problems[one] for one in [*rng.integers(len(rows), size=count), place])}
+        for place, (row, count) in enumerate(zip(rows, counts, strict=True))
+    ]
 
 
 if __name__ == '__main__':

@@ -13,15 +13,16 @@ def get_config() -> ConfigDict:
     config.data.units = 'characters'
     config.data.vocab_size = 64
     config.data.held_out = 0.005
-    config.data.length = 256
+    config.data.length = 384
+    config.data.cut_at_documents = True
 
     set_fields(config.model, {'width': 128, 'layers': 2, 'heads': 4, 'positions': 'none', 'rotary': True})
     set_fields(config.model, {'dropout_rate': 0.0, 'attention_dropout_rate': 0.0, 'init_std': 0.1})
 
     set_fields(config.optimizer, {'learning_rate': 2e-3, 'warmup_steps': 200, 'schedule': 'cosine'})
     config.optimizer.bias_correction = True
-    config.train.steps = 10_000
-    config.train.batch_size = 16
+    config.train.steps = 12_000
+    config.train.batch_size = 4
     config.eval.every_steps = 1000
     config.eval.batch_size = 32
     config.checkpoint.every_steps = 1000

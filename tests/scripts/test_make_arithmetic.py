@@ -51,7 +51,13 @@ def test_every_answer_is_right_and_every_row_has_its_kind(tmp_path: Path, monkey
             [asked] = re.fullmatch(r'\n\nQ: What is (.+)\?\n\nA:', row['context']).groups()
             expression = asked.replace('plus', '+').replace('minus', '-')
             assert row['completion'] == f' {eval(expression)}'
-            assert row['text'] == f'{row["context"].strip()}{row["completion"]}'
+            assert row['text'].endswith(row['context'] + row['completion'])
+        problems = {row['context'] + row['completion'] for row in rows}
+        texts = [re.findall(r'\n\nQ:.*?\n\nA: .*?(?=\n|$)', row['text']) for row in rows]
+        assert all(
+            ''.join(text) == row['text'] and set(text) <= problems for text, row in zip(texts, rows, strict=True)
+        )
+        assert 0.7 < np.mean([len(text) == 1 for text in texts]) < 0.9 and max(map(len, texts)) == 9
         numbers = [int(one) for row in rows for one in re.findall(r'\d+', row['context'])]
         assert max(numbers) == {'two': 99, 'sin': 9}.get(kind[:3], max(numbers)) and min(numbers) < 10
     assert max(int(row['completion']) for row in files['three_digit_addition']) > 1500
@@ -71,6 +77,8 @@ def test_no_row_has_a_problem_of_the_test_files(tmp_path: Path, monkeypatch, cap
     assert json.loads(capsys.readouterr().out)['left_out'] == len(left_out) > 3000
     rows = [row for rows in files.values() for row in rows]
     assert not {make_arithmetic.problem_key(row['context']) for row in rows} & left_out
+    asked = {one for row in rows for one in re.findall('What is .*?[?]', row['text'])}
+    assert not {make_arithmetic.problem_key(one) for one in asked} & left_out
 
 
 def test_the_seed_decides_the_rows(tmp_path: Path, monkeypatch):
