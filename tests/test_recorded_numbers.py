@@ -86,6 +86,7 @@ REPEATED = {
     'configs.finetune.squad': ('v1',),
     'configs.finetune.table': ('classification', 'regression'),
     'configs.finetune.tags': ('wnut17',),
+    'configs.lm.arithmetic': ('',),
     'configs.lm.books_characters': ('gru', 'full', 'window'),
     'configs.lm.books_pieces': ('full',),
     'configs.lm.books_words': ('favor', 'transformer_xl', 'sru'),

@@ -1,6 +1,7 @@
 """The settings that let the pages' commands run in seconds: commands to skip and why, smaller sizes, small data."""
 
 import fnmatch
+import json
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,7 @@ SKIPPED = {
     '* --workdir runs/words-xl*': 'the same config is run with another mechanism, this mechanism on bytes',
     '* --workdir runs/words-fixed': 'the same config is run with another mechanism',
     '* --workdir runs/words-reformer': 'the same config is run with another mechanism',
+    '*scripts/make_arithmetic.py *': 'needs test files and writes for seconds; its test writes a few rows',
     '* --workdir runs/in_context_*': 'the same commands are run as runs/in_context',
     '*scripts/plot_metrics.py * docs/images/books_bert.svg *': 'as for runs/books_albert, which is drawn',
     '*scripts/plot_metrics.py * docs/images/books_long.svg *': 'needs runs that are skipped; another run is drawn',
@@ -122,9 +124,10 @@ TRAINED = (
     'runs/pruned',  # its best checkpoint is read
     'runs/books_albert',  # its loss is plotted
 )
-BEGUN = ('runs/arena_masked', 'runs/books_compressive', 'runs/books_t5', 'runs/bytes_full', 'runs/bytes_xl')
-BEGUN += ('runs/characters', 'runs/mine', 'runs/reverse_gru', 'runs/reviews', 'runs/small', 'runs/sst2_text')
-BEGUN += ('runs/in_context', 'runs/pieces_full', 'runs/tiny', 'runs/tiny_inside', 'runs/translation', 'runs/two_way')
+BEGUN = ('runs/arena_masked', 'runs/arithmetic', 'runs/books_compressive', 'runs/books_t5', 'runs/bytes_full')
+BEGUN += ('runs/bytes_xl', 'runs/characters', 'runs/in_context', 'runs/mine', 'runs/pieces_full', 'runs/reverse_gru')
+BEGUN += ('runs/reviews', 'runs/small', 'runs/sst2_text', 'runs/tiny', 'runs/tiny_inside', 'runs/translation')
+BEGUN += ('runs/two_way',)
 
 # a page: the page whose commands write the runs that it continues from
 BEFORE = {
@@ -181,6 +184,7 @@ FIELDS = {
     'configs/lm/enwik8_small.py:transformer_xl': SHORT_TEXT | ENWIK8 | {'model.memory_length': 32},
     'configs/lm/enwik8_small.py:full': FEW_STEPS | SMALL_MODEL | ENWIK8 | {'optimizer.warmup_steps': 1},
     'configs/lm/cifar10_small.py:*': SHORT_TEXT | {'data.image_shape': '(4,4,3)', 'data.length': 48},
+    'configs/lm/arithmetic.py': SHORT_TEXT | {'data.length': 64, 'data.held_out': 0.2},
     'configs/lm/in_context.py:*': SHORT_TEXT | {'data.source': 'recall:300:16:2-8', 'data.held_out': 0.2},
     'configs/text_to_text/books.py:*': BOOKS
     | {'data.vocab_size': 90, 'pairs.target_length': 16, 'model.decoder_layers': 1},
@@ -257,6 +261,7 @@ def make_folder(folder: Path) -> None:
         (folder / name).write_text('\n'.join(texts(count)) + '\n', encoding='utf-8')
     choices = '{"context": "The king", "choices": ["runs.", "near."], "answer": 0}\n'
     (folder / 'my_choices.jsonl').write_text(choices + choices.replace('king', 'dog'), encoding='utf-8')
+    write_arithmetic(folder / 'data')
     (folder / 'my.tsv').write_text('german\tenglish\n' + 4 * 'der hund\tthe dog\n', encoding='utf-8')
     (folder / 'my_digits.txt').write_text('3 1 4 1 5\n2 7 1\n', encoding='utf-8')
     (folder / 'my_digits_references.txt').write_text('5 1 4 1 3\n1 7 2\n', encoding='utf-8')
@@ -282,6 +287,15 @@ def write_wnut17(folder: Path) -> None:
     for name, count in (('wnut17train', 24), ('emerging.dev', 9)):
         tagged = [text.replace(' ', '\tO\n') + '\tB-person\n' for text in texts(count)]
         (folder / f'{name}.conll').write_text('\n'.join(tagged), encoding='utf-8')
+
+
+def write_arithmetic(data: Path) -> None:
+    """Writes additions as training rows of scripts/make_arithmetic.py, and others as GPT-3's test rows."""
+    for name, numbers in (('arithmetic', range(40)), ('gpt3_synthetic_tasks', range(90, 93))):
+        (data / name).mkdir()
+        rows = [{'context': f'\n\nQ: What is {n} plus 5?\n\nA:', 'completion': f' {n + 5}'} for n in numbers]
+        lines = [json.dumps(row | {'text': row['context'] + row['completion']}) for row in rows]
+        (data / name / 'two_digit_addition.jsonl').write_text('\n'.join(lines), encoding='utf-8')
 
 
 def write_images(folder: Path) -> None:
