@@ -235,7 +235,7 @@ PROBLEMS = {
 def answer_questions(
     scorer: Scorer,
     problem: Problem,
-    questions: Sequence[Question],
+    questions: Mapping[int, Question],
     *,
     pool: Sequence[Question] = (),
     form: PromptForm | None = None,
@@ -246,7 +246,7 @@ def answer_questions(
     Args:
         scorer: the model.
         problem: one of `PROBLEMS`.
-        questions: from the problem's reader.
+        questions: from the problem's reader, by number.
         pool: the questions from which examples are drawn.
         form: the text around the question; None = no example.
         on_answers: called with the number of questions answered so far, after every 1,024.
@@ -257,19 +257,21 @@ def answer_questions(
     form = form or PromptForm()
     if isinstance(scorer, MaskedScorer) and (form.shots or form.description):
         raise InputError(f'{scorer.name} is an encoder, which reads neither examples nor a description')
+    numbers = list(questions)
     for start in range(0, len(questions), AT_ONCE):
-        some = questions[start : start + AT_ONCE]
+        counted = numbers[start : start + AT_ONCE]
+        some = [questions[number] for number in counted]
         if isinstance(scorer, MaskedScorer) and problem.answer is compare_winograd:
             prompts = [whole_texts(question) for question in some]
         else:
             prompts = [
-                build_prompt(scorer, question, draw_examples(pool, question, start + place, form), form)
-                for place, question in enumerate(some)
+                build_prompt(scorer, question, draw_examples(pool, question, number, form), form)
+                for number, question in zip(counted, some, strict=True)
             ]
         results = problem.answer(scorer, some, prompts, form.empty_prompt)
-        for place, (question, prompt, result) in enumerate(zip(some, prompts, results, strict=True)):
+        for number, question, prompt, result in zip(counted, some, prompts, results, strict=True):
             is_known = all(scorer.is_known(pair.context + pair.continuation) for pair in prompt.pairs)
-            yield Answered(start + place, question, prompt, **result, is_known=is_known)
+            yield Answered(number, question, prompt, **result, is_known=is_known)
         on_answers(start + len(some))
 
 

@@ -96,10 +96,10 @@ def score_problem(model: Path, name: str, files: str, options: ScoreOptions) -> 
     pool = list(problem.read(options.train_files, options.fields)) if options.train_files else []
     if max(shots) > len(pool):
         raise InputError(f'--shots {max(shots)}: {options.train_files} has {len(pool)} questions')
-    paradigms = {group for question in questions for kind, group in question.groups if kind == 'paradigm'}
+    paradigms = {group for question in questions.values() for kind, group in question.groups if kind == 'paradigm'}
     if theirs and not paradigms & theirs.keys():
         raise InputError(f'{options.published}: no UID there is a paradigm of {files}')
-    begins_line = all(prompt.startswith('\n') for question in questions for prompt in question.prompts)
+    begins_line = all(prompt.startswith('\n') for question in questions.values() for prompt in question.prompts)
     delimiter = ('' if begins_line else '\n\n') if options.delimiter is None else options.delimiter
     scorers = open_scorers(model, options)
     lines: list[dict[str, Any]] = []
@@ -112,13 +112,15 @@ def score_problem(model: Path, name: str, files: str, options: ScoreOptions) -> 
             show = functools.partial(print_progress, scorer.name, count, len(questions))
             answered = list(answer_questions(scorer, problem, questions, pool=pool, form=form, on_answers=show))
             lines += [{'model': scorer.name, **one.line(name, count)} for one in answered]
+            if (
+                options.output is not None
+            ):  # after each number of examples, so that a stopped run keeps the earlier ones
+                write_atomically(options.output, ''.join(f'{json.dumps(line, ensure_ascii=False)}\n' for line in lines))
             by_shots[count] = summarize(answered) | {'seconds': round(time.monotonic() - started, 1)}
         found[scorer.name] = by_shots
         print(table_of(scorer, by_shots), flush=True)
     if theirs:
         print(published_table(found, theirs), flush=True)
-    if options.output is not None:
-        write_atomically(options.output, ''.join(f'{json.dumps(line, ensure_ascii=False)}\n' for line in lines))
     settings: dict[str, Any] = {'problem': name, 'measures': problem.about, 'files': files}
     settings |= {'train_files': options.train_files, 'seed': options.seed, 'description': options.description}
     settings |= {'delimiter': delimiter, 'empty_prompt': options.empty_prompt, **options.fields}
@@ -180,15 +182,18 @@ def read_published(files: str) -> dict[str, dict[str, float]]:
     return found
 
 
-def first_questions(problem: Problem, files: str, options: ScoreOptions) -> list[Question]:
-    """Returns the questions of the files, or the first `limit` of each file; raises InputError if there is none."""
+def first_questions(problem: Problem, files: str, options: ScoreOptions) -> dict[int, Question]:
+    """Returns the questions of the files by number, or the first `limit` of each file; raises InputError without any.
+
+    Numbers count all questions, so `limit` does not change a question's examples.
+    """
     counts: dict[str, int] = {}
-    kept = []
-    for question in problem.read(files, options.fields):
+    kept = {}
+    for number, question in enumerate(problem.read(files, options.fields)):
         file = question.where.partition(': ')[0]
         counts[file] = counts.get(file, 0) + 1
         if not options.limit or counts[file] <= options.limit:
-            kept.append(question)
+            kept[number] = question
     if not kept:
         raise InputError(f'{files}: no questions found')
     return kept

@@ -197,7 +197,7 @@ def test_tasks_of_the_harness_give_our_accuracies(
     rows = [{'context': context, 'choices': options, 'answer': answer} for context, options, answer in QUESTIONS]
     file.write_text(''.join(f'{json.dumps(row)}\n' for row in rows))
     problem = PROBLEMS['choice']
-    ours = summarize(list(answer_questions(scorer, problem, list(problem.read(str(file), {})))))
+    ours = summarize(list(answer_questions(scorer, problem, dict(enumerate(problem.read(str(file), {}))))))
     assert found['tiny_choice']['acc,none'] == pytest.approx(ours['sum']['accuracy'])
     assert found['tiny_choice']['acc_norm,none'] == pytest.approx(ours['per_character']['accuracy'])
     assert ours['sum']['accuracy'] not in (0, 1)

@@ -1,6 +1,7 @@
 """Tests of the scorers of encoders and encoder-decoders, and of scoring from the command line."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import shutil
@@ -20,7 +21,7 @@ from efficient_attention.scoring.masked_scorer import MaskedScorer
 from efficient_attention.scoring.open_scorer import open_scorer
 from efficient_attention.scoring.pairs import Pair
 from efficient_attention.scoring.problems import PROBLEMS, answer_questions
-from efficient_attention.scoring.prompts import PromptForm
+from efficient_attention.scoring.prompts import PromptForm, draw_examples
 from efficient_attention.scoring.report import ScoreOptions, score_problem
 from efficient_attention.scoring.seq2seq_scorer import Seq2SeqScorer
 from efficient_attention.training.run import build_run
@@ -86,7 +87,7 @@ def test_an_encoder_fills_the_gap_of_a_winograd_schema(masked, tmp_path):
     )
     problem = PROBLEMS['winograd']
     questions = list(problem.read(str(tmp_path / 'schemas.txt'), {}))
-    [found] = answer_questions(masked, problem, questions)
+    [found] = answer_questions(masked, problem, dict(enumerate(questions)))
     vocabulary, expected = masked.filler.vocabulary, []
     for candidate in ('the dog', 'the old king'):
         left, inside, right = (masked.token_ids(text) for text in ('the dog runs near the king,', candidate, 'sings.'))
@@ -97,9 +98,9 @@ def test_an_encoder_fills_the_gap_of_a_winograd_schema(masked, tmp_path):
     rows = tmp_path / 'rows.jsonl'
     rows.write_text(json.dumps({'context_options': ['a dog', 'a king'], 'continuation': 'runs', 'gold': 0}))
     with pytest.raises(InputError, match=r'rows.jsonl: line 1: an encoder needs the form with \[MASK\]'):
-        list(answer_questions(masked, problem, list(problem.read(str(rows), {}))))
+        list(answer_questions(masked, problem, dict(enumerate(problem.read(str(rows), {})))))
     with pytest.raises(InputError, match='is an encoder, which reads neither examples'):
-        list(answer_questions(masked, problem, questions, form=PromptForm(shots=1), pool=questions))
+        list(answer_questions(masked, problem, dict(enumerate(questions)), form=PromptForm(shots=1), pool=questions))
 
 
 @pytest.mark.parametrize(
@@ -186,6 +187,32 @@ def test_command_prints_a_table_and_writes_a_line_per_question(workdir, tmp_path
         assert line['right']['sum'] == (max(scores) == scores[line['answer']] and scores[0] != scores[1])
     right = [line['right']['sum'] for line in of_model]
     assert found['results'][str(workdir)][1]['sum']['accuracy'] == pytest.approx(sum(right) / 3)
+
+
+def test_a_limit_changes_no_example_and_a_stopped_run_keeps_what_it_has(workdir, tmp_path, monkeypatch):
+    names = []
+    for file in 'ab':
+        rows = [{'context': f'the {file}', 'choices': ['list', 'dict'], 'answer': number % 2} for number in range(6)]
+        (tmp_path / file).with_suffix('.jsonl').write_text('\n'.join(map(json.dumps, rows)))
+        names.append(str((tmp_path / file).with_suffix('.jsonl')))
+    output, files = tmp_path / 'lines.jsonl', ','.join(names)
+    of_limit = {}
+    for limit in (0, 2):
+        options = ScoreOptions(train_files=names[0], shots=(2,), limit=limit, output=output)
+        score_problem(workdir, 'choice', files, options)
+        lines = [json.loads(line) for line in output.read_text().splitlines()]
+        of_limit[limit] = {line['number']: line['prompt'] for line in lines}
+    assert list(of_limit[2]) == [0, 1, 6, 7] and of_limit[2].items() <= of_limit[0].items()
+
+    def stop_at_two(pool, question, number, form):
+        if form.shots == 2:
+            raise KeyboardInterrupt
+        return draw_examples(pool, question, number, form)
+
+    monkeypatch.setattr('efficient_attention.scoring.problems.draw_examples', stop_at_two)
+    with pytest.raises(KeyboardInterrupt):
+        score_problem(workdir, 'choice', files, dataclasses.replace(options, shots=(1, 2)))
+    assert [json.loads(line)['shots'] for line in output.read_text().splitlines()] == [1] * 4
 
 
 def test_flags_reach_the_options(monkeypatch):

@@ -27,7 +27,7 @@ def write_rows(path, *rows):
 
 def answered(name, scorer, files, fields=None, **options):
     problem = PROBLEMS[name]
-    return list(answer_questions(scorer, problem, list(problem.read(files, fields or {})), **options))
+    return list(answer_questions(scorer, problem, dict(enumerate(problem.read(files, fields or {}))), **options))
 
 
 def test_minimal_pairs_count_ties_as_wrong_and_give_groups(tmp_path):
