@@ -5,9 +5,9 @@
 Writes one file of JSON lines per kind of problem (Brown et al. 2020, arXiv 2005.14165, section 3.9.1): two- and
 three-digit addition and subtraction, and two operations on three one-digit numbers. A row has 'context' and
 'completion' like the test files, such as '\\n\\nQ: What is 98 plus 45?\\n\\nA:' and ' 143'. Its 'text', for training,
-has both after no other problem (in 80 % of the rows) or after 1 to 8. No row has the operation and the numbers of a
-test problem, even with its first two numbers swapped. The last line of output is one JSON object: the number of test
-problems left out, and the number of different problems per file.
+is this problem alone (in 90 % of the rows) or after 1 to 8 others. Test problems are left out, also with their first
+two numbers swapped. Half of the rows are two-digit additions. The last line of output is one JSON object: the number
+of different test problems read, and of different problems per file.
 """
 
 from efficient_attention.processes.signal_thread import catch_stop_signals
@@ -31,16 +31,17 @@ from efficient_attention.errors import InputError, require
 
 OPERATIONS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
 WORDS = {'plus': '+', 'minus': '-'}
-KINDS = {  # name of the file -> (operation in words, numbers below this); () = (a op b) op c with one-digit numbers
+KINDS = {  # name of the file -> operation in words and bound of its numbers, or two operations on one-digit numbers
     'two_digit_addition': ('plus', 100),
     'two_digit_subtraction': ('minus', 100),
     'three_digit_addition': ('plus', 1000),
     'three_digit_subtraction': ('minus', 1000),
     'single_digit_three_ops': (),
 }
+EASIEST, SHARE = 'two_digit_addition', 0.5  # this file has half of the rows; the others have as many as each other
 QUESTION = re.compile(r'What is (?:(\d+) (plus|minus) (\d+)|\((\d) ([-+*]) (\d)\) ([-+*]) (\d))\?')
-ALONE = 0.8  # share of the training texts with one problem
-MOST_EXAMPLES = 8  # problems before the last one of a training text
+ALONE = 0.9  # share of the training texts with one problem
+MOST_EXAMPLES = 8  # most problems before the last one of a training text
 Problem = tuple[str, int]  # what is asked, such as '98 plus 45', and the answer
 
 
@@ -48,45 +49,47 @@ def main() -> None:
     """Reads the flags, writes the files, and prints what was written."""
     options = define_flags()
     parse_flags(sys.argv, ('output',), options=options)
-    require(options.rows >= 1, '--rows', options.rows, 'at least 1')
+    require(options.rows >= 8, '--rows', options.rows, 'at least 8')
     left_out = read_problems(options.without) if options.without else set()
     options.output.mkdir(parents=True, exist_ok=True)
     different: dict[str, int] = {}
     for place, kind in enumerate(KINDS):
         rng = np.random.default_rng((options.seed, place))
         problems = drawn_problems(kind, rng, left_out)
-        rows = with_texts([row_of(next(problems)) for _ in range(options.rows)], rng)
+        share = SHARE if kind == EASIEST else (1 - SHARE) / (len(KINDS) - 1)
+        rows = with_texts([row_of(next(problems)) for _ in range(round(share * options.rows))], rng)
         with atomic_file(options.output / f'{kind}.jsonl') as partial:
             partial.write_text(''.join(f'{json.dumps(row)}\n' for row in rows), encoding='utf-8')
         different[kind] = len({row['context'] for row in rows})
-    print(json.dumps({'left_out': len(left_out), 'different': different}))
+    print(json.dumps({'test_problems': len(left_out), 'different': different}))
 
 
 def define_flags() -> flags.FlagValues:
     """Defines the command-line flags of this script, and returns them."""
     options = flags.FlagValues()
     define_output('Folder for the files.', options=options)
-    without = 'Files of test problems, JSON lines; paths or globs, comma-separated.'
+    without = 'Test files (JSON lines) whose problems are left out; paths or globs, comma-separated.'
     flags.DEFINE_string('without', '', without, flag_values=options)
-    flags.DEFINE_integer('rows', 60_000, 'Rows per file.', flag_values=options)
+    flags.DEFINE_integer('rows', 400_000, 'Rows of all files together.', flag_values=options)
     flags.DEFINE_integer('seed', 0, 'Random seed.', lower_bound=0, flag_values=options)
     return options
 
 
 def read_problems(globs: str) -> set[tuple[str, ...]]:
-    """Returns the problems of test files, as `problem_key` writes them; raises InputError if there are none."""
+    """Returns the problems of test files, as `problem_key` returns them; raises InputError if there are none."""
     from efficient_attention.data.sources.json_files import json_documents
     from efficient_attention.data.sources.text_files import find_files
 
     texts = json_documents(find_files(globs), 'context')
     keys = {key for text in texts if (key := problem_key(text)) is not None}
     if not keys:
-        raise InputError(f'--without {globs!r}: no row has a question of this script, such as What is 98 plus 45?')
+        raise InputError(f'--without {globs!r}: no context has a question such as "What is 98 plus 45?"')
     return keys
 
 
 def problem_key(text: str) -> tuple[str, ...] | None:
-    """Returns what identifies the problem of a text, whatever the order of its first two numbers; None without one."""
+    """Returns what identifies the problem of a text, whatever the order of its first two numbers; None if there is
+    none."""
     match = QUESTION.search(text)
     if match is None:
         return None
@@ -120,7 +123,7 @@ def row_of(problem: Problem) -> dict[str, str]:
 
 
 def with_texts(rows: list[dict[str, str]], rng: np.random.Generator) -> list[dict[str, str]]:
-    """Returns the rows with a training text each: the row's problem after no or some problems of other rows."""
+    """Returns the rows with a training text each: the row's problem after 0 to 8 random problems of the file."""
     problems = [row['context'] + row['completion'] for row in rows]
     counts = np.where(rng.random(len(rows)) < ALONE, 0, rng.integers(1, MOST_EXAMPLES + 1, len(rows)))
     return [

@@ -2,13 +2,14 @@
 
     python scripts/score_in_context.py --workdir runs/in_context --keys 4,8,16,32 --output heads.png
 
-For each number of keys per row, prints one line of JSON: the accuracy of the predicted values by the number of earlier
-occurrences of the key, and by the number of pairs since the last one. Kinds of keys: 'trained' are keys of training;
-'new' are words that training has only as values; 'untrained' are ids that training never has. A last line has the
-scores of the attention heads, if there are any: 'previous_token' and 'two_back' are the mean weights on the tokens one
-and two places before. 'induction' and 'after_value' are the mean weights that a key's second occurrence gives to the
-value after its first occurrence, and to the token after this value. --output draws the head with the highest
-'previous_token' and the head with the highest 'induction'.
+Prints one line of JSON for each number of keys per row and each kind of keys: the accuracy of the predicted values by
+the number of earlier occurrences of the key ('sights': 0, 1, 2, 3 or more), and by the number of pairs since the last
+('pairs_since': from 1, 2, 4, 8, 16). Kinds of keys: 'trained' are keys of training; 'new' are words that training has
+only as values; 'untrained' are ids that training never has. A last line, for rows with 8 keys, has the scores of the
+attention heads, if there are any: 'previous_token' and 'two_back' are the mean weights on the tokens one and two places
+before. 'induction' and 'after_value' are the mean weights that a key's second occurrence gives to the value after its
+first occurrence, and to the token after this value. --output draws the head with the highest 'previous_token' and the
+head with the highest 'induction'.
 """
 
 from efficient_attention.processes.signal_thread import catch_stop_signals
@@ -105,9 +106,9 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def draw_heads(model: LanguageModel, test: RecallTest, heads: dict[str, list[list[float]]]) -> Figure:
-    """Returns a picture of two heads' attention weights over the first pairs of one row, queries downwards.
+    """Returns a picture of two heads' attention weights over the first pairs of one row; each line is a query.
 
-    The heads have the highest 'previous_token' and the highest 'induction'. In the second picture, orange circles mark
+    The heads have the highest 'previous_token' and the highest 'induction'. On the right, orange circles mark
     the values after earlier occurrences of a key.
     """
     tokens_L = test.tokens_BL[0, : 2 * DRAWN_PAIRS]
@@ -126,7 +127,7 @@ def draw_heads(model: LanguageModel, test: RecallTest, heads: dict[str, list[lis
     keys_P = tokens_L[::2]
     later, earlier = np.nonzero(np.tril(keys_P[:, None] == keys_P[None], -1))
     grid[1].scatter(2 * earlier + 1, 2 * later, s=40, facecolors='none', edgecolors='#ea580c', linewidths=0.9)
-    figure.suptitle('attention weights of a row of keys and values: queries downwards, darker = more weight', size=10)
+    figure.suptitle('attention weights in one test row; each line is a query, darker = more weight', size=10)
     return figure
 
 

@@ -30,7 +30,7 @@ def get_config() -> ConfigDict:
 
     set_fields(config.optimizer, {'learning_rate': 2e-3, 'warmup_steps': 200, 'schedule': 'cosine'})
     config.optimizer.bias_correction = True
-    config.train.steps = 12_000
+    config.train.steps = 10_000
     config.train.batch_size = 4
     config.eval.every_steps = 1000
     config.eval.batch_size = 32

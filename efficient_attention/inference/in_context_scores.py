@@ -23,14 +23,14 @@ from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.self_attention_weights import self_attention_weights
 
 MOST_SIGHTS = 3  # this number of earlier occurrences or more is one group
-GAPS = (1, 2, 4, 8, 16)  # smallest number of pairs since the last occurrence, per group of distances
+GAPS = (1, 2, 4, 8, 16)  # lower bounds of the groups by pairs since the last occurrence
 # 'trained': keys of training; 'new': words that training has only as values; 'untrained': ids that training never has
 KEY_KINDS = ('trained', 'new', 'untrained')
 BATCH_SIZE = 64  # rows that the model reads at a time
 
 
 class RecallTest(NamedTuple):
-    """Test rows as token ids, with a count for each pair.
+    """Test rows as token ids, with two counts for each pair.
 
     Args:
         tokens_BL: int32; key, value, key, value, ...
@@ -44,7 +44,8 @@ class RecallTest(NamedTuple):
 
 
 def recall_test(model: LanguageModel, wanted: RecallRows, kind: str = 'trained') -> RecallTest | None:
-    """Returns test rows whose keys are of a kind in `KEY_KINDS`; None if the model has too few ids that no text has.
+    """Returns test rows whose keys are of a kind in `KEY_KINDS`; None for 'untrained' if
+    the model has too few unused ids.
 
     Raises:
         InputError: a word of the rows is unknown to the model.
@@ -60,7 +61,7 @@ def recall_test(model: LanguageModel, wanted: RecallRows, kind: str = 'trained')
     if kind == 'untrained':
         if model.config.vocab_size < units.size + len(NEW_KEYS):
             return None
-        # The keys of a row are none of its values, so other ids for the keys leave the values as they are.
+        # No key of a row is also a value in it, so only keys get other ids.
         tokens_BL[:, ::2] = units.size + symbols_BL[:, ::2] - NEW_KEYS.start
     return RecallTest(tokens_BL, *sights_and_gaps(symbols_BL[:, ::2]))
 
@@ -119,7 +120,7 @@ def head_scores(model: LanguageModel, test: RecallTest) -> dict[str, list[list[f
 
     'previous_token' and 'two_back' are the weights that a token gives to the tokens one and two places before it.
     'induction' is the weight that the second occurrence of a key gives to the token after its first occurrence, and
-    'after_value' the weight that it gives to the next token, from which a value can be read if layer 1 has copied it.
+    'after_value' the weight that it gives to the token after that, which also has the value if layer 1 copied it there.
 
     Raises:
         InputError: the model has recurrent layers.
@@ -133,7 +134,7 @@ def head_scores(model: LanguageModel, test: RecallTest) -> dict[str, list[list[f
     weights_BNHLL = in_batches(lambda tokens_BL: weights_of(model.params, tokens_BL), test.tokens_BL)
     row_S, pair_S = np.nonzero(test.sights_BP == 1)
     if not len(row_S):
-        raise InputError('no key occurs twice in a row; more pairs or fewer keys are needed')
+        raise InputError('no row has a key twice; use more pairs or fewer keys')
     first_S = pair_S - test.gaps_BP[row_S, pair_S]
     scores = {
         name: np.diagonal(weights_BNHLL, -distance, axis1=3, axis2=4).mean((0, 3))

@@ -13,13 +13,14 @@ from efficient_attention.modules.layer import ATTENTION
 
 
 def self_attention_weights(decoder: Decoder, tokens_BL: Array, segments_BL: AnySegments) -> Array:
-    """Returns the self-attention weights of all N layers, float32 [N, B, H, L, L]; for FAVOR, the implicit weights.
+    """Returns the self-attention weights of all N layers, float32 [N, B, H, L, L]; for FAVOR, those that its
+    features imply.
 
     The function needs memory for all pairs of positions, so it is meant for pictures and short rows.
 
     Args:
         decoder: a decoder whose layers attend.
-        tokens_BL: ids below V.
+        tokens_BL: token ids.
         segments_BL: 0 = padding, whose weights are 0; an array [B, L] or `Lengths`.
 
     Raises:

@@ -4,8 +4,8 @@
 transformers. `generate`: 64 greedy tokens after one prompt of 64, against transformers' `generate`. Both sides load
 the same random weights from one Hugging Face folder, and read the same random tokens. Each measurement is a separate
 process, and the first call, in which ours compiles, is not counted. Ratios above 1 mean that ours is faster; the
-memory ratio is our peak over the peer's peak. `equal` is the share of equal results: log-probabilities within 0.001,
-or all tokens.
+memory ratio is our peak over the peer's peak. `equal`, for the first input, is the share of log-probabilities within
+0.001 of the peer's, or whether all tokens are equal.
 """
 
 import json
@@ -24,10 +24,10 @@ from efficient_attention.models.decoder_sizes import gpt2_fields
 from scripts.benchmarks.process_measurements import peak_bytes
 from scripts.benchmarks.text_to_text import Run, compare, print_header, table_line, time_calls
 
-if TYPE_CHECKING:  # at run time, only the child process imports this module
+if TYPE_CHECKING:  # at run time, only the child process imports it
     from efficient_attention.inference.language_models import LanguageModel
 
-# With this deviation, a random model does not repeat one token.
+# With this standard deviation of weights, a random model does not repeat one token.
 MODEL = gpt2_fields('small') | {'init_std': 0.1}
 PARTS: dict[str, dict[str, Any]] = {
     'choices': {'program': 'choices', 'context': 256, 'options': 4, 'option': 16, 'unit': 'option tokens'},
@@ -35,7 +35,7 @@ PARTS: dict[str, dict[str, Any]] = {
 }
 PEER = str(Path(__file__).with_name('peers') / 'gpt2.py')
 CHILD = [sys.executable, __file__]  # command of the child process that takes one measurement
-INPUTS = 4  # different random inputs, which the calls take in turns
+INPUTS = 4  # different random inputs, used in turn by the calls
 
 
 def define_flags(options: flags.FlagValues) -> None:
@@ -105,7 +105,7 @@ def write_model(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def open_folder(folder: str) -> 'LanguageModel':
-    """Returns the GPT-2 of a folder without a tokenizer; its units are never used."""
+    """Returns the GPT-2 of a folder without a tokenizer; `ByteUnits` only fills a field."""
     from flax import nnx
 
     from efficient_attention.data.text.text_units import ByteUnits

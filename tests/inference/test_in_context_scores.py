@@ -125,5 +125,5 @@ def test_head_scores_are_means_over_tokens_and_over_second_occurrences(model):
 
 
 def test_heads_need_a_second_occurrence(model):
-    with pytest.raises(InputError, match='^no key occurs twice in a row; more pairs or fewer keys are needed'):
+    with pytest.raises(InputError, match='^no row has a key twice; use more pairs or fewer keys'):
         head_scores(model, recall_test(model, RecallRows(1, 1, 1, 1)))

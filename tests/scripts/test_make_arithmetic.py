@@ -10,7 +10,7 @@ import pytest
 from efficient_attention.errors import InputError
 from scripts import make_arithmetic
 
-ROWS = 300
+ROWS = {'two_digit_addition': 1200}  # of 2,400; the other files have 300
 
 
 def run_script(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
@@ -22,7 +22,7 @@ def write_problems(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *arguments: object
 ) -> dict[str, list[dict[str, str]]]:
     """Runs the script; returns the rows of each file."""
-    run_script(monkeypatch, '--output', tmp_path / 'out', '--rows', ROWS, *arguments)
+    run_script(monkeypatch, '--output', tmp_path / 'out', '--rows', 2400, *arguments)
     return {
         path.stem: [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()]
         for path in sorted((tmp_path / 'out').iterdir())
@@ -46,7 +46,7 @@ def test_every_answer_is_right_and_every_row_has_its_kind(tmp_path: Path, monkey
     files = write_problems(monkeypatch, tmp_path)
     assert list(files) == sorted(make_arithmetic.KINDS)
     for kind, rows in files.items():
-        assert len(rows) == ROWS
+        assert len(rows) == ROWS.get(kind, 300)
         for row in rows:
             [asked] = re.fullmatch(r'\n\nQ: What is (.+)\?\n\nA:', row['context']).groups()
             expression = asked.replace('plus', '+').replace('minus', '-')
@@ -57,13 +57,13 @@ def test_every_answer_is_right_and_every_row_has_its_kind(tmp_path: Path, monkey
         assert all(
             ''.join(text) == row['text'] and set(text) <= problems for text, row in zip(texts, rows, strict=True)
         )
-        assert 0.7 < np.mean([len(text) == 1 for text in texts]) < 0.9 and max(map(len, texts)) == 9
+        assert 0.8 < np.mean([len(text) == 1 for text in texts]) < 0.97 and max(map(len, texts)) == 9
         numbers = [int(one) for row in rows for one in re.findall(r'\d+', row['context'])]
         assert max(numbers) == {'two': 99, 'sin': 9}.get(kind[:3], max(numbers)) and min(numbers) < 10
     assert max(int(row['completion']) for row in files['three_digit_addition']) > 1500
     assert min(int(row['completion']) for row in files['two_digit_subtraction']) < -50
     report = json.loads(capsys.readouterr().out)
-    assert report['left_out'] == 0 and report['different']['single_digit_three_ops'] > 200
+    assert report['test_problems'] == 0 and report['different']['single_digit_three_ops'] > 200
 
 
 def test_no_row_has_a_problem_of_the_test_files(tmp_path: Path, monkeypatch, capsys):
@@ -74,7 +74,7 @@ def test_no_row_has_a_problem_of_the_test_files(tmp_path: Path, monkeypatch, cap
     path.write_text('\n'.join(lines), encoding='utf-8')
     files = write_problems(monkeypatch, tmp_path, '--without', path)
     left_out = {make_arithmetic.problem_key(f'What is {one}?') for one in asked}
-    assert json.loads(capsys.readouterr().out)['left_out'] == len(left_out) > 3000
+    assert json.loads(capsys.readouterr().out)['test_problems'] == len(left_out) > 3000
     rows = [row for rows in files.values() for row in rows]
     assert not {make_arithmetic.problem_key(row['context']) for row in rows} & left_out
     asked = {one for row in rows for one in re.findall('What is .*?[?]', row['text'])}
@@ -93,7 +93,7 @@ def test_the_seed_decides_the_rows(tmp_path: Path, monkeypatch):
     ('arguments', 'line'),
     [
         (('--rows', 0), '--rows is 0'),
-        (('--without', 'TEST'), "--without '.*test.jsonl': no row has a question of this script"),
+        (('--without', 'TEST'), "--without '.*test.jsonl': no context has a question such as"),
         (('--without', 'missing.jsonl'), 'missing.jsonl'),
     ],
 )

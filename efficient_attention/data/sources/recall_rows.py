@@ -1,9 +1,9 @@
 """Generates rows of key-value pairs whose mapping is new in every row, to measure in-context learning.
 
 A row is a text such as 's3 s40 s17 s8 s3 s40': each key is followed by its value. A model that has seen the key earlier
-in the row can predict the value, and no other row helps. The task follows the recall of Arora et al. 2023 (Zoology,
-arXiv 2312.04927) and the repeated random tokens of Olsson et al. 2022 (arXiv 2209.11895). Every symbol can be a value,
-but only the first half of the symbols are keys, so the other half can be new keys in a test.
+in the row can predict the value, and no other row helps. The task follows the associative recall of Arora et al. 2023
+(Zoology, arXiv 2312.04927) and the repeated random tokens of Olsson et al. 2022 (arXiv 2209.11895). Every symbol can be
+a value, but only the first half of the symbols are keys, so the other half can be new keys in a test.
 """
 
 import re
@@ -31,13 +31,14 @@ class RecallRows(NamedTuple):
 
 
 def parse_recall_rows(text: str) -> RecallRows:
-    """Parses '<rows>:<pairs>:<fewest keys>-<most keys>[:<seed>]'; raises InputError if it has another form."""
+    """Parses '<rows>:<pairs>:<fewest keys>-<most keys>[:<seed>]'; raises InputError if the form or a
+    number is not allowed."""
     match = FORM.fullmatch(text)
     if match is None:
         raise InputError('the form is recall:<rows>:<pairs>:<fewest keys>-<most keys>[:<seed>]')
     found = RecallRows(*(int(match[name] or 0) for name in RecallRows._fields))
     if not (found.rows and found.pairs and 1 <= found.fewest <= found.most <= len(KEYS)):
-        raise InputError(f'it needs a row, a pair, and 1 <= fewest <= most <= {len(KEYS)} keys')
+        raise InputError(f'rows and pairs must be at least 1, and 1 <= fewest <= most <= {len(KEYS)}')
     return found
 
 

@@ -1,9 +1,10 @@
 """Measures scoring with lm-evaluation-harness and generation with transformers, of a GPT-2 in PyTorch on the CPU.
 
-This program runs in the environment of `make peers`; `scripts/benchmark.py` starts it with the shape as JSON. It
-prints one JSON object. The harness scores the four options of a question as one batch.
+This program runs in the environment of `make peers`; `scripts/benchmark.py` starts it with the settings (`shape`) as
+JSON. It prints one JSON object. The harness scores the four options of a question as one batch.
 """
 
+import importlib.metadata
 import json
 import sys
 
@@ -14,7 +15,7 @@ import transformers
 from lm_eval.models.huggingface import HFLM
 from text_to_text import peak_bytes, time_calls
 
-INPUTS = 4  # different random inputs, which the calls take in turns
+INPUTS = 4  # different random inputs, used in turn by the calls
 
 
 def measure(shape: dict) -> dict:
@@ -24,6 +25,7 @@ def measure(shape: dict) -> dict:
     module = transformers.AutoModelForCausalLM.from_pretrained(shape['folder'], dtype=torch.float32).eval()
     figures = PROGRAMS[shape['program']](shape, module)
     name = f'transformers {transformers.__version__}, torch {torch.__version__}'
+    name += f', lm-eval {importlib.metadata.version("lm-eval")}'
     return figures | {'name': name, 'baseline_bytes': baseline, 'peak_bytes': peak_bytes()}
 
 

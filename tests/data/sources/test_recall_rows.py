@@ -66,10 +66,10 @@ def test_the_seed_is_0_by_default():
     [
         ('recall:10:4', 'the form is recall:<rows>:<pairs>:<fewest keys>-<most keys>[:<seed>]'),
         ('recall:10:4:2-x', 'the form is'),
-        ('recall:10:4:3-2', 'it needs a row, a pair, and 1 <= fewest <= most <= 32 keys'),
-        ('recall:10:4:2-33', 'it needs a row'),
-        ('recall:0:4:1-2', 'it needs a row'),
-        ('recall:3:0:1-2', 'it needs a row'),
+        ('recall:10:4:3-2', 'rows and pairs must be at least 1, and 1 <= fewest <= most <= 32'),
+        ('recall:10:4:2-33', 'rows and pairs must'),
+        ('recall:0:4:1-2', 'rows and pairs must'),
+        ('recall:3:0:1-2', 'rows and pairs must'),
     ],
 )
 def test_a_wrong_text_is_refused_in_one_line(text, fault):
