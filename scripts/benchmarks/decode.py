@@ -1,16 +1,14 @@
 """Measures tokens/s of predicting token by token, with and without cached state (`scripts/benchmark.py decode`).
 
 A comparison has two ways to predict the same tokens from the same context. The fast way keeps state between tokens, and
-the slow way reads the context again for every token. The comparisons are generation with a cache, evaluation with
-segment memory, and scoring of four options after one context (tokens/s then counts the options' tokens). Each
-(mechanism, context, way) runs in a separate process. Each way in `WAYS` is a function that takes a decoder and the
-shape. It returns a call that predicts some tokens, and the size of the kept state.
+the slow way reads the context again for every token. The comparisons are generation with a cache, and evaluation with
+segment memory. Each (mechanism, context, way) runs in a separate process. Each way in `WAYS` is a function that takes a
+decoder and the shape. It returns a call that predicts some tokens, and the size of the kept state.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import statistics
 import sys
@@ -79,25 +77,7 @@ MEMORY = DecodingComparison(
     sides={'transformer_xl': {'attention': 'causal', 'relative': 'transformer_xl', 'rotary': False}},
     contexts=(800, 1800, 2800, 3800),
 )
-# Four options of 16 tokens after a shared context, in the shape of GPT-2 small.
-SCORING = DecodingComparison(
-    fast='shared',
-    slow='separate',
-    sides={
-        'gpt2': {
-            'attention': 'causal',
-            'layers': 12,
-            'width': 768,
-            'heads': 12,
-            'vocab_size': 50257,
-            'positions': 'learned',
-            'max_length': 1024,
-            'rotary': False,
-        }
-    },
-    contexts=(256,),
-)
-COMPARISONS = {'cache': CACHE, 'memory': MEMORY, 'scoring': SCORING}
+COMPARISONS = {'cache': CACHE, 'memory': MEMORY}
 
 Figures = dict[str, dict[int, dict[str, Any]]]  # {mechanism: {context length: tokens/s, as `compare` returns}}
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process and returns its measurements
@@ -181,7 +161,6 @@ def print_row(context: int, side: str, row: dict[str, Any]) -> None:
 # ---- The functions below take one measurement, in a separate process. ----
 
 
-OPTIONS, OPTION = 4, 16  # options after a context, and tokens of each
 SEGMENT = 80  # tokens per segment in evaluation with memory, as in Transformer-XL's released code for enwik8
 
 
@@ -307,43 +286,6 @@ def evaluate_with_memory(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]
     return DecodingCall(call, SEGMENT, memory.states_BNMD.nbytes)
 
 
-def score_options(graph: nnx.GraphDef, params: Any, shape: dict[str, Any], *, is_shared: bool) -> DecodingCall:
-    """Returns a function that scores `OPTIONS` continuations of `OPTION` tokens after one context.
-
-    If `is_shared`, the context is read once, else with each option.
-    """
-    import jax
-
-    from efficient_attention.attention.cache import init_cache
-    from efficient_attention.config.model import ModelConfig
-    from efficient_attention.data.text.text_units import ByteUnits
-    from efficient_attention.inference.language_models import LanguageModel
-    from efficient_attention.models.cached_decoding import cache_specs
-    from efficient_attention.models.unstacked_layers import lay_out_for_inference
-    from efficient_attention.scoring.decoder_scorer import DecoderScorer
-    from efficient_attention.scoring.pairs import PairTokens
-
-    config = ModelConfig(**shape['model'])
-    opened = LanguageModel(config, ByteUnits(), *lay_out_for_inference(graph, params), shape['context'] + OPTION)
-    scorer = DecoderScorer(opened, batch_size=OPTIONS, shares_contexts=is_shared)
-    rng = np.random.default_rng(0)
-
-    def call() -> list[tuple[float, bool]]:
-        context, *options = (
-            tuple(rng.integers(0, config.vocab_size, count).tolist())
-            for count in (shape['context'], *[OPTION] * OPTIONS)
-        )
-        return scorer.score_tokens([PairTokens(context, option) for option in options])
-
-    caches = jax.eval_shape(
-        lambda: [
-            init_cache(spec, OPTIONS, config.compute_dtype) for spec in cache_specs(config, shape['context'] + OPTION)
-        ]
-    )
-    state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(caches)) if is_shared else 0
-    return DecodingCall(call, OPTIONS * OPTION, state)
-
-
 def last_logits(decoder: Decoder, tokens_BL: Array) -> Array:
     """Returns the logits of the next token, float32 [B, V], without computing logits of earlier positions."""
     import jax.numpy as jnp
@@ -365,8 +307,6 @@ WAYS: dict[str, Callable[[nnx.GraphDef, Any, dict[str, Any]], DecodingCall]] = {
     'recomputed': decode_without_cache,
     'sliding': evaluate_sliding_window,
     'memory': evaluate_with_memory,
-    'shared': functools.partial(score_options, is_shared=True),
-    'separate': functools.partial(score_options, is_shared=False),
 }
 
 

@@ -1,11 +1,13 @@
 """Measures scoring and generation with GPT-2 small, here and in PyTorch (`scripts/benchmark.py gpt2`).
 
 `choices`: log-probabilities of four options of 16 tokens after one context of 256, against lm-evaluation-harness with
-transformers. `generate`: 64 greedy tokens after one prompt of 64, against transformers' `generate`. Both sides load
-the same random weights from one Hugging Face folder, and read the same random tokens. Each measurement is a separate
-process, and the first call, in which ours compiles, is not counted. Ratios above 1 mean that ours is faster; the
-memory ratio is our peak over the peer's peak. `equal`, for the first input, is the share of log-probabilities within
-0.001 of the peer's, or whether all tokens are equal.
+transformers. `shared`: the same against our own full pass for each option, so that the gain from reading the context
+once can be told from the gain over the harness. `generate`: 64 greedy tokens after one prompt of 64, against
+transformers' `generate`. All sides load the same random weights from one Hugging Face folder, and read the same random
+tokens. Each measurement is a separate process, and the first call, in which ours compiles, is not counted. Ratios above
+1 mean that the first side is faster; the memory ratio is its peak over the other's. `equal` is the share of
+log-probabilities within 0.001 of the other side's, or of equal texts. `cache_bytes` is the size of the keys and values
+that are kept, for all options or the one text.
 """
 
 import json
@@ -24,17 +26,21 @@ from efficient_attention.models.decoder_sizes import gpt2_fields
 from scripts.benchmarks.process_measurements import peak_bytes
 from scripts.benchmarks.text_to_text import Run, compare, print_header, table_line, time_calls
 
-if TYPE_CHECKING:  # at run time, only the child process imports it
+if TYPE_CHECKING:  # at run time, only the child process imports these
+    from efficient_attention.config.model import ModelConfig
     from efficient_attention.inference.language_models import LanguageModel
 
 # With this standard deviation of weights, a random model does not repeat one token.
 MODEL = gpt2_fields('small') | {'init_std': 0.1}
+CHOICES = {'program': 'choices', 'context': 256, 'options': 4, 'option': 16, 'unit': 'option tokens'}
 PARTS: dict[str, dict[str, Any]] = {
-    'choices': {'program': 'choices', 'context': 256, 'options': 4, 'option': 16, 'unit': 'option tokens'},
+    'choices': CHOICES,
+    'shared': CHOICES,
     'generate': {'program': 'generate', 'context': 64, 'made': 64, 'unit': 'tokens'},
 }
 PEER = str(Path(__file__).with_name('peers') / 'gpt2.py')
 CHILD = [sys.executable, __file__]  # command of the child process that takes one measurement
+FULL_PASSES = '--full_passes'  # argument of a child process that reads the context with each option
 INPUTS = 4  # different random inputs, used in turn by the calls
 
 
@@ -53,8 +59,8 @@ def check_flags(options: flags.FlagValues) -> None:
 
 
 def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
-    """Yields the report of all measurements so far, once after each part; this project and PyTorch take turns."""
-    commands = {'ours': CHILD, 'peer': [str(options.peers_python), PEER]}
+    """Yields the report of all measurements so far, once after each part; the two sides take turns."""
+    peers = dict.fromkeys(PARTS, [str(options.peers_python), PEER]) | {'shared': [*CHILD, FULL_PASSES]}
     report: dict[str, Any] = {'model': MODEL, 'parts': {}}
     print_header()
     with tempfile.TemporaryDirectory() as temporary:
@@ -62,16 +68,19 @@ def measure(options: flags.FlagValues, run: Run) -> Iterator[dict[str, Any]]:
         run(CHILD, {'program': 'write', 'model': MODEL, 'folder': folder})
         for part in options.parts:
             shape = PARTS[part] | {'calls': options.calls}
+            commands = {'ours': CHILD, 'peer': peers[part]}
             row = compare(shape | {'folder': folder}, options.rounds, commands, run)
             report['parts'][part] = shape | row
             print(table_line(part, row, shape['unit']))
+            if row['equal'] < 1:
+                print(f'note: {part}: the results of the two sides differ')
             yield report
 
 
 # ---- The functions below take one measurement, in a separate process. ----
 
 
-def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
+def measure_shape(shape: dict[str, Any], *, shares_contexts: bool = True) -> dict[str, Any]:
     """Takes the measurement that `shape['program']` names; returns the measured values."""
     import jax
 
@@ -80,7 +89,7 @@ def measure_shape(shape: dict[str, Any]) -> dict[str, Any]:
 
     jax.devices()
     baseline = peak_bytes()
-    figures = PROGRAMS[shape['program']](shape)
+    figures = PROGRAMS[shape['program']](shape if shares_contexts else shape | {'shares_contexts': False})
     name = f'efficient_attention, jax {jax.__version__}'
     return figures | {'name': name, 'baseline_bytes': baseline, 'peak_bytes': peak_bytes()}
 
@@ -123,7 +132,8 @@ def measure_choices(shape: dict[str, Any]) -> dict[str, Any]:
     from efficient_attention.scoring.decoder_scorer import DecoderScorer
     from efficient_attention.scoring.pairs import PairTokens
 
-    scorer = DecoderScorer(open_folder(shape['folder']), batch_size=shape['options'])
+    opened, shares = open_folder(shape['folder']), shape.get('shares_contexts', True)
+    scorer = DecoderScorer(opened, batch_size=shape['options'], shares_contexts=shares)
     questions = random_questions(shape)
     made: dict[int, list[float]] = {}
 
@@ -132,7 +142,10 @@ def measure_choices(shape: dict[str, Any]) -> dict[str, Any]:
         scores = scorer.score_tokens([PairTokens(tuple(context), tuple(option)) for option in options])
         made[number % INPUTS] = [log_prob for log_prob, _ in scores]
 
-    return time_calls(call, shape['calls']) | {'units': shape['options'] * shape['option'], 'made': made[0]}
+    figures = time_calls(call, shape['calls'])
+    kept = cache_bytes(opened.config, shape['options'], shape['context'] + shape['option']) if shares else 0
+    scores = [score for number in sorted(made) for score in made[number]]
+    return figures | {'units': shape['options'] * shape['option'], 'made': scores, 'cache_bytes': kept}
 
 
 def measure_generation(shape: dict[str, Any]) -> dict[str, Any]:
@@ -146,7 +159,7 @@ def measure_generation(shape: dict[str, Any]) -> dict[str, Any]:
     max_length = shape['context'] + shape['made']
     draw = SamplingInputs(jnp.int32(0), jnp.ones(opened.config.vocab_size, bool))
     greedy = Sampling(temperature=0.0)
-    made: dict[int, list[list[int]]] = {}
+    made: dict[int, list[int]] = {}
 
     def call(number: int) -> None:
         tokens_1L = jnp.asarray([prompts[number % INPUTS]], jnp.int32)
@@ -158,9 +171,24 @@ def measure_generation(shape: dict[str, Any]) -> dict[str, Any]:
                 opened.graph, opened.params, text, jnp.int32(count), draw, sampling=greedy, max_length=max_length
             )
             ids += np.asarray(made_1n)[0, :count].tolist()
-        made[number % INPUTS] = [ids]
+        made[number % INPUTS] = ids
 
-    return time_calls(call, shape['calls']) | {'units': shape['made'], 'made': made[0]}
+    figures, kept = time_calls(call, shape['calls']), cache_bytes(opened.config, 1, max_length)
+    texts = [made[number] for number in sorted(made)]
+    return figures | {'units': shape['made'], 'made': texts, 'cache_bytes': kept}
+
+
+def cache_bytes(config: 'ModelConfig', rows: int, length: int) -> int:
+    """Returns the bytes of the cached keys and values of `rows` texts of `length` tokens."""
+    import jax
+
+    from efficient_attention.attention.cache import init_cache
+    from efficient_attention.models.cached_decoding import cache_specs
+
+    caches = jax.eval_shape(
+        lambda: [init_cache(spec, rows, config.compute_dtype) for spec in cache_specs(config, length)]
+    )
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(caches))
 
 
 def random_questions(shape: dict[str, Any]) -> list[list[list[int]]]:
@@ -180,4 +208,4 @@ PROGRAMS = {'choices': measure_choices, 'generate': measure_generation, 'write':
 
 
 if __name__ == '__main__':
-    print(json.dumps(measure_shape(json.loads(sys.argv[1]))))
+    print(json.dumps(measure_shape(json.loads(sys.argv[-1]), shares_contexts=FULL_PASSES not in sys.argv)))

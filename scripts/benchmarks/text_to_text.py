@@ -146,6 +146,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     figures = {
         name: statistics.median(one[name] for one in runs) for name in ('first_seconds', 'baseline_bytes', 'peak_bytes')
     }
+    figures |= {name: runs[0][name] for name in ('cache_bytes',) if name in runs[0]}
     return {'name': runs[0]['name'], 'units_per_second': statistics.median(rates), 'rates': rates} | figures
 
 

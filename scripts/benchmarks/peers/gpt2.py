@@ -47,7 +47,10 @@ def measure_choices(shape: dict, module: torch.nn.Module) -> dict:
         found = scorer._loglikelihood_tokens(requests, disable_tqdm=True)
         made[number % INPUTS] = [log_prob for log_prob, _ in found]
 
-    return time_calls(call, shape['calls']) | {'units': shape['options'] * shape['option'], 'made': made[0]}
+    return time_calls(call, shape['calls']) | {
+        'units': shape['options'] * shape['option'],
+        'made': sum((made[one] for one in sorted(made)), []),
+    }
 
 
 def measure_generation(shape: dict, module: torch.nn.Module) -> dict:
@@ -64,9 +67,9 @@ def measure_generation(shape: dict, module: torch.nn.Module) -> dict:
         ids = torch.from_numpy(prompts[number % INPUTS])[None]
         with torch.inference_mode():
             found = module.generate(input_ids=ids, attention_mask=torch.ones_like(ids))
-        made[number % INPUTS] = found[:, shape['context'] :].tolist()
+        made[number % INPUTS] = found[0, shape['context'] :].tolist()
 
-    return time_calls(call, shape['calls']) | {'units': shape['made'], 'made': made[0]}
+    return time_calls(call, shape['calls']) | {'units': shape['made'], 'made': [made[one] for one in sorted(made)]}
 
 
 PROGRAMS = {'choices': measure_choices, 'generate': measure_generation}

@@ -104,14 +104,3 @@ def test_a_segment_goes_on_where_the_one_before_ended():
     # the memory has changed between the calls
     assert first.shape == (1, work.tokens, TINY['vocab_size']) and (first != second).any()
     assert work.state_bytes == 4 * 16 * TINY['width']  # the inputs of one layer for the context
-
-
-def test_options_have_the_same_scores_whether_their_context_is_shared():
-    graph, params = drawn(lambda: Decoder(ModelConfig(**TINY), rngs=nnx.Rngs(0)))
-    shape = {'model': TINY, 'context': 64, 'calls': 1}
-    shared, separate = (
-        benchmark.score_options(graph, params, shape, is_shared=is_shared) for is_shared in (True, False)
-    )
-    [one, other] = [[log_prob for log_prob, _ in work.call()] for work in (shared, separate)]
-    np.testing.assert_allclose(one, other, atol=1e-4)
-    assert shared.tokens == 64 and shared.state_bytes >= 2 * 4 * 4 * 80 * TINY['width'] and separate.state_bytes == 0

@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from efficient_attention.errors import InputError
 from scripts import benchmark as command
@@ -21,7 +24,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> list[dic
     def figures_of(program: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:
         is_ours = program == benchmark.CHILD
         assert allocator == 'keep' and (is_ours or shape['program'] != 'write')
-        shapes.append(shape)
+        shapes.append(shape | {'is_peer': program[-1] == benchmark.PEER})
         seconds, cpu = ([1.0, 2.0], [1.0, 2.0]) if is_ours else ([3.0], [6.0])
         times = {'seconds': seconds, 'cpu_seconds': cpu}
         made = [-1.0, -2.0] if is_ours else [-1.0005, -2.5]
@@ -38,14 +41,17 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> list[dic
 def test_both_parts_are_compared_with_one_model(tmp_path: Path, monkeypatch, capsys):
     path = tmp_path / 'figures.json'
     shapes = run_command(monkeypatch, '--rounds', 1, '--output', path)
-    assert [shape['program'] for shape in shapes] == ['write', 'choices', 'choices', 'generate', 'generate']
+    programs = ['write', 'choices', 'choices', 'choices', 'choices', 'generate', 'generate']
+    assert [shape['program'] for shape in shapes] == programs
+    assert [number for number, shape in enumerate(shapes) if shape['is_peer']] == [2, 6]
     assert len({shape['folder'] for shape in shapes}) == 1
     report = json.loads(path.read_text(encoding='utf-8'))['gpt2']
-    for part in ('choices', 'generate'):
+    for part in ('choices', 'shared', 'generate'):
         row = report['parts'][part]
         assert (row['ratio'], row['cpu_ratio'], row['memory'], row['equal']) == (2.0, 4.0, 0.5, 0.5)
         assert 'folder' not in row
-    assert 'option tokens' in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert 'option tokens' in out and out.count('the results of the two sides differ') == 3
 
 
 def test_bad_flags_are_refused(monkeypatch):
@@ -58,7 +64,29 @@ def test_our_programs_measure_a_model_of_a_folder(tmp_path: Path, monkeypatch):
     folder = str(tmp_path / 'model')
     benchmark.measure_shape({'program': 'write', 'model': TINY, 'folder': folder})
     sizes = {'context': 64, 'options': 2, 'option': 3, 'made': 10, 'calls': 1, 'folder': folder}
-    scored = benchmark.measure_shape(sizes | {'program': 'choices'})
-    assert scored['units'] == 6 and len(scored['made']) == 2 and all(-30 < one < -3 for one in scored['made'])
+    shared, separate = (
+        benchmark.measure_shape(sizes | {'program': 'choices'}, shares_contexts=shares) for shares in (True, False)
+    )
     written = benchmark.measure_shape(sizes | {'program': 'generate'})
-    assert written['units'] == 10 and np.shape(written['made']) == (1, 10) and len(written['seconds']) == 1
+    opened = benchmark.open_folder(folder)
+    decoder = nnx.merge(opened.graph, opened.params)
+
+    @jax.jit
+    def log_probs(ids_1L: jax.Array) -> jax.Array:
+        return jax.nn.log_softmax(decoder.logits(decoder.hidden(ids_1L, jnp.ones_like(ids_1L))), -1)
+
+    def total(context: list[int], option: list[int]) -> float:
+        found_LV = log_probs(jnp.asarray([context + option]))[0]
+        return float(sum(found_LV[len(context) - 1 + place, one] for place, one in enumerate(option)))
+
+    questions = benchmark.random_questions(sizes)[:2]  # the first call and the timed call
+    wanted = [total(context, option) for context, *options in questions for option in options]
+    np.testing.assert_allclose(shared['made'], wanted, atol=1e-4)
+    np.testing.assert_allclose(separate['made'], wanted, atol=1e-4)
+    assert shared['units'] == 6 and shared['cache_bytes'] >= 2 * 4 * 2 * 67 * 8 and separate['cache_bytes'] == 0
+
+    assert written['units'] == 10 and len(written['seconds']) == 1 and written['cache_bytes'] >= 2 * 4 * 74 * 8
+    for prompt, ids in zip(benchmark.random_prompts(sizes), written['made'], strict=False):
+        assert len(ids) == 10
+        found_LV = log_probs(jnp.asarray([prompt + ids]))[0, len(prompt) - 1 : -1]
+        assert found_LV.argmax(-1).tolist() == ids
