@@ -53,6 +53,7 @@ from efficient_attention.processes.allocator import tune_allocator
 KEYS_PER_ROW = (4, 8, 16, 32)
 HEAD_KEYS = 8  # keys per row for the scores of heads
 DRAWN_PAIRS = 16  # pairs of the row in the picture
+MOST_PAIRS = 128  # the attention weights of all rows are kept in memory
 DRAWN_SCORES = ('previous_token', 'induction')  # the head with the highest of each score is drawn
 
 
@@ -100,7 +101,7 @@ def check_flags(options: flags.FlagValues) -> None:
     """Raises InputError if a flag is out of range."""
     for keys in options.keys:
         require(1 <= keys <= len(KEYS), '--keys', keys, f'from 1 to {len(KEYS)}')
-    require(DRAWN_PAIRS <= options.pairs <= 2048, '--pairs', options.pairs, f'from {DRAWN_PAIRS} to 2048')
+    require(DRAWN_PAIRS <= options.pairs <= MOST_PAIRS, '--pairs', options.pairs, f'from {DRAWN_PAIRS} to {MOST_PAIRS}')
     require(options.rows >= 1, '--rows', options.rows, 'at least 1')
     require(options.seed >= 0, '--seed', options.seed, 'at least 0')
 

@@ -8,8 +8,9 @@ Heads are named as by Olsson et al. 2022 (arXiv 2209.11895): a previous-token he
 induction head attends to the token after an earlier occurrence of the current token.
 """
 
+import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ MOST_SIGHTS = 3  # this number of earlier occurrences or more is one group
 GAPS = (1, 2, 4, 8, 16)  # lower bounds of the groups by pairs since the last occurrence
 # 'trained': keys of training; 'new': words that training has only as values; 'untrained': ids that training never has
 KEY_KINDS = ('trained', 'new', 'untrained')
-BATCH_SIZE = 64  # rows that the model reads at a time
+BATCH_SIZE = 50  # rows that the model reads at a time
 
 
 class RecallTest(NamedTuple):
@@ -78,13 +79,14 @@ def sights_and_gaps(keys_BP: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def predicted_values(model: LanguageModel, tokens_BL: np.ndarray) -> np.ndarray:
     """Returns the most probable token after each key, int [B, P]; `tokens_BL` has the keys at even positions."""
+    return in_batches(lambda tokens_BL: predict_after_keys(model.graph, model.params, tokens_BL), tokens_BL)
 
-    @jax.jit
-    def predict(params: nnx.State, tokens_BL: jax.Array) -> jax.Array:
-        decoder: Decoder = nnx.merge(model.graph, params)
-        return decoder.logits(decoder.hidden(tokens_BL, jnp.ones_like(tokens_BL))[:, ::2]).argmax(-1)
 
-    return in_batches(lambda tokens_BL: predict(model.params, tokens_BL), tokens_BL)
+@functools.partial(jax.jit, static_argnames='graph')  # compiled once for all numbers and kinds of keys
+def predict_after_keys(graph: nnx.GraphDef, params: Any, tokens_BL: jax.Array) -> jax.Array:
+    """Returns the most probable token after each token at an even position, int32 [B, L / 2]."""
+    decoder: Decoder = nnx.merge(graph, params)
+    return decoder.logits(decoder.hidden(tokens_BL, jnp.ones_like(tokens_BL))[:, ::2]).argmax(-1)
 
 
 def in_batches(function: Callable[[np.ndarray], jax.Array], tokens_BL: np.ndarray) -> np.ndarray:
