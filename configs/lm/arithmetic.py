@@ -5,6 +5,11 @@
 
 Each document is one problem, or one after 1 to 8 others of its kind, like a prompt with examples. Documents do not
 attend to each other.
+
+Run of 2026-12-02, jax 0.10.2, seed 0, two cores of an AMD EPYC with other load, 30 minutes. Exact answers to GPT-3's
+test problems without examples: two-digit addition 99.4 %, two-digit subtraction 13.9 %, three-digit addition 9.9 %,
+three-digit subtraction 1.3 %, two operations on one-digit numbers 22.9 %. Half of the training problems are two-digit
+additions; examples in the prompt add nothing (docs/results/in_context.md).
 """
 
 from ml_collections import ConfigDict
@@ -21,8 +26,7 @@ def get_config() -> ConfigDict:
     config.data.vocab_size = 64  # rows of the embedding table; must be at least the number of different characters
     # share of the documents that is held out; most of their two-digit problems also occur in training
     config.data.held_out = 0.005
-    # Without this, a problem's answer could read the digits of all problems in its row. In a trial, two-digit addition
-    # was not learned in 3 million characters so, and else in 2 million.
+    # Otherwise an answer could attend to the digits of all problems in its row.
     config.data.cut_at_documents = True
     config.data.length = 384  # characters; a text has 324 at most
 
