@@ -29,7 +29,7 @@ PROGRAMS = {
     'predict': 'Predicts whole files with a fine-tuned model.',
     'fill-mask': 'Predicts the masked tokens of texts.',
     'generate': 'Continues a text with a language model.',
-    'score': 'Scores a model on a problem by likelihood: choices, minimal pairs, last words, few-shot answers.',
+    'score': 'Scores a model on questions by likelihood: choices, minimal pairs, last words.',
     'translate': 'Generates a target text for each source text with an encoder-decoder.',
     'convert': 'Converts a checkpoint to another file format, and optionally compresses the model.',
     'export': 'Writes a model as a JAX program or an ONNX file that runs without this package.',

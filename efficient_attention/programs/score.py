@@ -29,6 +29,7 @@ from efficient_attention.commands.flags import (
     define_output,
 )
 from efficient_attention.errors import InputError
+from efficient_attention.processes.allocator import tune_allocator
 
 NAMES = ('blimp', 'lambada', 'choice', 'winograd', 'exact', 'text')
 # flags with the name of an option in `ScoreOptions`
@@ -55,6 +56,7 @@ def main() -> None:
     parse_flags(joined_lists(sys.argv), ('model', 'problem', 'files'), options=options, about=__doc__)
     from efficient_attention.scoring.report import ScoreOptions, score_problem  # imported late, so that --help is fast
 
+    tune_allocator()
     chosen: dict[str, Any] = {name: options[name].value for name in CHOSEN}
     chosen |= {name: chosen[name].replace('\\n', '\n') for name in TEXTS if chosen[name]}
     fields, checkpoint = dict(parse_field(text) for text in options.set), checkpoint_from_flags(options)
