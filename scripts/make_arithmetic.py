@@ -51,7 +51,6 @@ def main() -> None:
     parse_flags(sys.argv, ('output',), options=options)
     require(options.rows >= 8, '--rows', options.rows, 'at least 8')
     left_out = read_problems(options.without) if options.without else set()
-    options.output.mkdir(parents=True, exist_ok=True)
     different: dict[str, int] = {}
     for place, kind in enumerate(KINDS):
         rng = np.random.default_rng((options.seed, place))

@@ -91,6 +91,8 @@ def score_problem(model: Path, name: str, files: str, options: ScoreOptions) -> 
     check_fields(name, problem.fields, options.fields)
     if options.output is not None and not options.output.parent.is_dir():
         raise InputError(f'--output {options.output}: there is no folder {options.output.parent}')
+    if options.output is not None and options.output.is_dir():  # said now, not after hours of scoring
+        raise InputError(f'--output {options.output}: this is a folder; name a file')
     theirs = read_published(options.published) if options.published else {}
     questions = first_questions(problem, files, options)
     pool = list(problem.read(options.train_files, options.fields)) if options.train_files else []

@@ -241,6 +241,7 @@ def test_bad_winograd_blocks_are_refused(tmp_path, change, words):
         ({'name': 'choice', 'fields': {'format': 'conll'}}, "format is 'conll'"),
         ({'name': 'text', 'seed': 3}, '--seed has no effect on the problem text'),
         ({'output': Path('missing/x.jsonl')}, '--output missing/x.jsonl: there is no folder missing'),
+        ({'output': Path('/')}, '--output /: this is a folder; name a file'),
         ({'name': 'text', 'shots': (1,)}, '--shots has no effect on the problem text'),
         ({'name': 'text', 'fields': {'format': 'race'}}, '--set format: the problem text has the fields detokenizer'),
     ],

@@ -103,3 +103,10 @@ def test_bad_flags_are_refused(tmp_path: Path, monkeypatch, arguments: tuple[obj
     with pytest.raises(InputError, match=line):
         run_script(monkeypatch, '--output', tmp_path / 'out', *words)
     assert not (tmp_path / 'out').exists()
+
+
+def test_an_output_that_is_a_file_is_one_line_and_stays(tmp_path: Path, monkeypatch):
+    (file := tmp_path / 'notes').write_text('mine', encoding='utf-8')
+    with pytest.raises(InputError, match=r'^.*notes/two_digit_addition.jsonl: cannot be written'):
+        run_script(monkeypatch, '--output', file, '--rows', 8)
+    assert file.read_text(encoding='utf-8') == 'mine'
