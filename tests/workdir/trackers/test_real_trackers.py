@@ -73,6 +73,12 @@ def test_trackio_has_one_run_with_each_step_once(workdir, tmp_path, capfd):
     assert capfd.readouterr() == ('', '') and [path.name for path in tmp_path.iterdir()] == ['run']
 
 
+def losses_of(records: bytes) -> set[tuple[bytes, bytes]]:
+    """Returns the split and the value of each loss; the byte before a value is its length."""
+    starts = re.finditer(rb'(\w+)/loss\x82\x01(.)', records, re.DOTALL)
+    return {(start[1], records[start.end() : start.end() + start[2][0]]) for start in starts}
+
+
 def test_wandb_has_one_run_with_each_step_once(workdir, tmp_path, capfd):
     first, second = track_two_starts('wandb', workdir)
     assert first.startswith(f'tracker wandb: offline in {workdir}/wandb/offline-run-') and first != second
@@ -82,7 +88,7 @@ def test_wandb_has_one_run_with_each_step_once(workdir, tmp_path, capfd):
     # 16 (JSON value).
     steps = [re.findall(rb'_step\x82\x01\x02(\d\d)', path.read_bytes()) for path in records]
     assert [*map(sorted, steps)] == [[b'10', b'10', b'20', b'20', b'30', b'30'], [b'40', b'40']]
-    values = [set(re.findall(rb'(\w+)/loss\x82\x01.([\d.]+)', path.read_bytes(), re.DOTALL)) for path in records]
+    values = [losses_of(path.read_bytes()) for path in records]
     assert values[0] == {(b'train', b'1.25'), (b'train', b'2.5'), (b'train', b'3.75'), (b'held_out', b'0.5')}
     assert values[1] == {(b'train', b'25')}
     assert capfd.readouterr() == ('', '') and [path.name for path in tmp_path.iterdir()] == ['run']
