@@ -105,11 +105,16 @@ def longest_operations(trace: bytes, program: str, count: int) -> list[Operation
     for plane in message_class('Space').FromString(trace).planes:
         for line in trace_lines(plane):
             for key, duration in self_durations(operation_events(line)):
-                if key[0] in ('', program):
+                if key[0].partition('(')[0] in ('', program):
                     totals[key] += duration
     scopes, whole = operation_scopes(trace), sum(totals.values())
     longest = sorted(totals.items(), key=lambda item: -item[1])[:count]
-    return [Operation(key[1], scopes.get(key, ''), total * 1e-9, total / whole) for key, total in longest]
+
+    def scope(key: tuple[str, str]) -> str:
+        # The events of a program that JAX loaded from its cache have the number of the process that compiled it.
+        return scopes[key] if key in scopes else scopes.get((key[0].partition('(')[0], key[1]), '')
+
+    return [Operation(key[1], scope(key), total * 1e-9, total / whole) for key, total in longest]
 
 
 def trace_lines(plane: Any) -> Iterator[TraceLine]:
@@ -149,8 +154,17 @@ def operation_events(line: TraceLine) -> Iterator[TimedEvent]:
             continue
         stats = dict(event.stats)
         if 'hlo_op' in stats:
-            key = stats.get('hlo_module', ''), stats['hlo_op']
+            key = numbered_program(stats), stats['hlo_op']
             yield TimedEvent(key, event.start_ns, event.duration_ns)
+
+
+def numbered_program(stats: dict[str, str]) -> str:
+    """Returns the name of an event's program with its number, as the trace lists it, such as 'jit_train_step(4)'.
+
+    Several programs of a process may have one name, and their operations too. Without a number, the name alone.
+    """
+    name = stats.get('hlo_module', '')
+    return f'{name}({stats["program_id"]})' if name and 'program_id' in stats else name
 
 
 def self_durations(events: Iterable[TimedEvent]) -> list[tuple[tuple[str, str], float]]:
@@ -168,26 +182,29 @@ def self_durations(events: Iterable[TimedEvent]) -> list[tuple[tuple[str, str], 
 
 
 def operation_scopes(trace: bytes) -> dict[tuple[str, str], str]:
-    """Returns {(program, operation): scope} for all operations of the programs in a trace. The program '' stands for
-    any.
+    """Returns {(program, operation): scope} for all operations of the programs in a trace. Programs have their names
+    both with the number and without it; the program '' stands for any.
     """
     found: dict[tuple[str, str], str] = {}
     for plane in message_class('Space').FromString(trace).planes:
         for entry in plane.event_metadata if plane.name == PROGRAMS else ():
             for stat in entry.value.stats:
                 program = message_class('Program').FromString(stat.bytes_value)
-                found |= module_scopes(program.module.name, program.module.computations)
+                names = as_text(entry.value.name), program.module.name, ''
+                found |= module_scopes(names, program.module.computations)
     return found
 
 
-def module_scopes(module: str, computations: Sequence[Any]) -> dict[tuple[str, str], str]:
-    """Returns the scopes of the operations of one program, without the name of the jitted function in front."""
+def module_scopes(names: Sequence[str], computations: Sequence[Any]) -> dict[tuple[str, str], str]:
+    """Returns the scopes of the operations of one program under each of its names, without the name of the jitted
+    function in front.
+    """
     found: dict[tuple[str, str], str] = {}
     for computation in computations:
         for instruction in computation.instructions:
             scope = instruction.metadata.op_name
             scope = scope.partition('/')[2] if scope.startswith('jit(') else scope
-            found[module, instruction.name] = found['', instruction.name] = scope
+            found |= {(name, instruction.name): scope for name in names}
     return found
 
 
