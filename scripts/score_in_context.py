@@ -47,7 +47,7 @@ from efficient_attention.inference.in_context_scores import (
     recall_test,
 )
 from efficient_attention.inference.language_models import LanguageModel, open_language_model
-from efficient_attention.models.self_attention_weights import self_attention_weights
+from efficient_attention.models.layer_readings import self_attention_weights
 from efficient_attention.processes.allocator import tune_allocator
 
 KEYS_PER_ROW = (4, 8, 16, 32)

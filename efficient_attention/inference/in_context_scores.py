@@ -21,7 +21,7 @@ from efficient_attention.data.sources.recall_rows import KEYS, NEW_KEYS, SYMBOLS
 from efficient_attention.errors import InputError
 from efficient_attention.inference.language_models import LanguageModel
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.self_attention_weights import self_attention_weights
+from efficient_attention.models.layer_readings import self_attention_weights
 
 MOST_SIGHTS = 3  # this number of earlier occurrences or more is one group
 GAPS = (1, 2, 4, 8, 16)  # lower bounds of the groups by pairs since the last occurrence

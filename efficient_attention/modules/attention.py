@@ -46,6 +46,7 @@ class AttentionOperands(NamedTuple):
     drawn_BHL: Array | None = None
     value_BMHK: Array | None = None  # only self-attention stores values; attention weights do not depend on values
     learned: dict[str, Array] | None = None  # arrays that the mechanism learns, by name
+    global_tokens: GlobalTokens | None = None
 
     def add_to_options(self, options: CallOptions) -> CallOptions:
         """Returns options of `attend` with these operands added: relative term, score vector, window centres and
@@ -168,32 +169,45 @@ class Attention(AttentionProjections):
 
         Args:
             x_BLD: the input.
-            context: other inputs; `rng` enables dropout of the weights. With global tokens, the returned queries and
-                keys are the ordinary ones.
+            context: other inputs; `rng` enables dropout of the weights.
             mechanism: by default the config's first mechanism.
         """
-        config, segments_BL, memory = self.config, context.segments_BL, context.memory
+        memory = context.memory
         assert memory is None or isinstance(memory, LayerMemory)
-        mechanism = config.mechanisms[0] if mechanism is None else mechanism
+        mechanism, options = self.mechanism_and_options(context, mechanism)
         q_BLHK, k_BMHK, v_BMHK = self.project_with_memory(x_BLD, context.positions_BL, mechanism, memory)
+        if context.is_global_BL is not None:
+            tokens = self.global_tokens(x_BLD, context.is_global_BL)
+            out_BLHK = attend_with_global(q_BLHK, k_BMHK, v_BMHK, tokens, mechanism, context.segments_BL, options)
+            operands = AttentionOperands(q_BLHK, k_BMHK, value_BMHK=v_BMHK, global_tokens=tokens)
+            return self.merge_and_project_heads(out_BLHK), operands
+        operands = self.attention_operands(q_BLHK, k_BMHK, v_BMHK, context, distances=k_BMHK.shape[1])
+        q_BLHK = operands.query_BLHK
+        out_BLHK, _ = attend_with_options(q_BLHK, k_BMHK, v_BMHK, mechanism, operands.add_to_options(options))
+        return self.merge_and_project_heads(out_BLHK), operands
+
+    def mechanism_and_options(
+        self, context: Context, mechanism: Mechanism | None = None
+    ) -> tuple[Mechanism, CallOptions]:
+        """Returns the mechanism and the options with which `run` calls `attend`, except the operands.
+
+        The options of a call with global tokens have neither segments nor a bias; `attend_with_global` adds segments.
+        """
+        config, segments_BL, memory = self.config, context.segments_BL, context.memory
+        mechanism = config.mechanisms[0] if mechanism is None else mechanism
         draws = fold_into_key(context.rng, DRAW_STREAM) if mechanism.randomness.noise else context.mechanism_rng
         options = dataclasses.replace(self.attend_options(context.rng), rng=draws, layer=context.layer)
         if context.is_global_BL is not None:
             if context.bias is not None or context.distance_biases is not None:
                 raise ValueError('is_global and bias do not go together: global tokens support no bias on the logits')
-            tokens = self.global_tokens(x_BLD, context.is_global_BL)
-            out_BLHK = attend_with_global(q_BLHK, k_BMHK, v_BMHK, tokens, mechanism, segments_BL, options)
-            return self.merge_and_project_heads(out_BLHK), AttentionOperands(q_BLHK, k_BMHK, value_BMHK=v_BMHK)
+            return mechanism, options
         read = context.attend_segments
         options = dataclasses.replace(options, bias=context.bias, query_segments=read, key_segments=read)
-        if memory is not None:
+        if isinstance(memory, LayerMemory):
             options = dataclasses.replace(options, query_segments=segments_BL)
             options = memory.memory_attend_options(options, segments_BL)
             mechanism = match_memory_length(mechanism, memory) if config.same_length else mechanism
-        operands = self.attention_operands(q_BLHK, k_BMHK, v_BMHK, context, distances=k_BMHK.shape[1])
-        q_BLHK = operands.query_BLHK
-        out_BLHK, _ = attend_with_options(q_BLHK, k_BMHK, v_BMHK, mechanism, operands.add_to_options(options))
-        return self.merge_and_project_heads(out_BLHK), operands
+        return mechanism, options
 
     def run_with_cache(
         self, x_BnD: Array, context: Context, spec: CacheSpec, cache: Cache

@@ -40,6 +40,7 @@ class GlobalProjections(nnx.Module):
         return self.query(x_BLD), self.key(x_BLD), self.value(x_BLD)
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class GlobalTokens:
     """The inputs of global attention: mask of global tokens [B, L], queries, keys and values [B, L, H, K], maximum
@@ -50,7 +51,7 @@ class GlobalTokens:
     query_BLHK: Array
     key_BLHK: Array
     value_BLHK: Array
-    at_most: int
+    at_most: int = dataclasses.field(metadata={'static': True})
 
 
 def attend_with_global(

@@ -22,7 +22,7 @@ from efficient_attention.inference.in_context_scores import (
 )
 from efficient_attention.inference.language_models import LanguageModel
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.self_attention_weights import self_attention_weights
+from efficient_attention.models.layer_readings import self_attention_weights
 from tests.models.drawn import drawn
 
 UNITS = WordUnits.from_counts({f's{symbol}': 1 for symbol in range(SYMBOLS)}, min_count=1, lowercase=True)

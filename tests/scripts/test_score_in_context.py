@@ -16,7 +16,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.data.sources.recall_rows import RecallRows
 from efficient_attention.inference.in_context_scores import recall_test
 from efficient_attention.inference.language_models import open_language_model
-from efficient_attention.models.self_attention_weights import self_attention_weights
+from efficient_attention.models.layer_readings import self_attention_weights
 from efficient_attention.training.run import build_run
 from efficient_attention.workdir.config_file import claim_workdir
 from scripts.score_in_context import draw_heads

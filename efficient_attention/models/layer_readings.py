@@ -1,0 +1,223 @@
+"""Returns what the self-attention of each layer reads: the arrays that the model hands to `attend`, and the weights."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from efficient_attention.attention import reference_backend
+from efficient_attention.attention.attend import make_request, weights_with_options
+from efficient_attention.attention.dense_attention import MASKED
+from efficient_attention.attention.logits.definition import PatternAttention
+from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.request import AnySegments, CallOptions, Lengths, with_padding_zeroed
+from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import require
+from efficient_attention.models.decoder import Decoder
+from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.layer_stack import Stack, layer_mechanisms, layer_slice
+from efficient_attention.models.segment_memory import AnyMemory
+from efficient_attention.models.uneven_stack import UnevenStack
+from efficient_attention.modules.attention import AttentionOperands
+from efficient_attention.modules.global_tokens import NOBODY
+from efficient_attention.modules.layer import ATTENTION
+from efficient_attention.modules.layer_context import Context, make_context
+
+ROWS = 256  # queries at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerReading:
+    """The self-attention of one layer on some rows, as the layer computed it.
+
+    Attributes:
+        number: the layer's number, from 0.
+        mechanism: the layer's mechanism.
+        operands: the arrays that the layer handed to `attend`. Keys and values of a memory come first.
+        options: the other arguments of the call; the operands are among them.
+        segments_BL: the segment of each query; 0 = padding.
+    """
+
+    number: int
+    mechanism: Mechanism
+    operands: AttentionOperands
+    options: CallOptions
+    segments_BL: Array
+
+    @property
+    def by_blocks(self) -> bool:
+        """Whether the weights of some queries can be computed without those of the others."""
+        return isinstance(self.mechanism, PatternAttention)
+
+    def weights(self) -> Array:
+        """Returns the weights of all queries, float32 [B, H, L, M].
+
+        The rows of padding are 0. For FAVOR, they are the weights that its features imply.
+        """
+        if self.operands.global_tokens is not None:
+            return self._weights_from(0, self.segments_BL.shape[1])
+        return weights_with_options(self.operands.query_BLHK, self.operands.key_BMHK, self.mechanism, self.options)
+
+    def weight_blocks(self, rows: int = ROWS) -> Iterator[Array]:
+        """Yields the weights of some queries at a time, float32 [B, H, at most `rows`, M], in order.
+
+        So no array has all pairs of all heads. Mechanisms whose weights are not a distribution over the keys of a
+        pattern, such as LSH and FAVOR, have one block with all queries.
+        """
+        length = self.segments_BL.shape[1]
+        if not self.by_blocks or rows >= length:
+            yield self.weights()
+            return
+
+        @jax.jit
+        def block(operands: AttentionOperands, first: Array) -> Array:
+            return dataclasses.replace(self, operands=operands)._weights_from(first, rows)
+
+        for first in range(0, length, rows):
+            start = min(first, length - rows)
+            yield block(self.operands, jnp.int32(start))[:, :, first - start :]
+
+    def _weights_from(self, first: Array | int, count: int) -> Array:
+        """Returns the weights of `count` queries from number `first`, [B, H, count, M]."""
+
+        def part(x: Array, axis: int = 1) -> Array:
+            return jax.lax.dynamic_slice_in_dim(jnp.asarray(x), first, count, axis)
+
+        operands, options = self.operands, self.options
+        if isinstance(options.key_segments, Lengths):  # of queries and keys alike
+            options = dataclasses.replace(options, key_segments=self.segments_BL)
+        query_BlHK, segments_Bl = part(operands.query_BLHK), part(self.segments_BL)
+        positions = options.query_positions
+        positions = np.arange(self.segments_BL.shape[1], dtype=np.int32)[None] if positions is None else positions
+        keys = np.arange(operands.key_BMHK.shape[1], dtype=np.int32)[None]
+        options = dataclasses.replace(
+            options,
+            query_positions=part(jnp.asarray(positions)),
+            key_positions=keys if options.key_positions is None else options.key_positions,
+            query_segments=segments_Bl,
+            centres=None if options.centres is None else part(options.centres),
+        )
+        if options.relative is not None:
+            relative = dataclasses.replace(options.relative, query=part(options.relative.query))
+            options = dataclasses.replace(options, relative=relative)
+        if isinstance(options.bias, Array) and options.bias.ndim > 1 and options.bias.shape[-2] > 1:
+            options = dataclasses.replace(options, bias=part(options.bias, options.bias.ndim - 2))
+        tokens = operands.global_tokens
+        if tokens is None:
+            return weights_with_options(query_BlHK, operands.key_BMHK, self.mechanism, options)
+        is_global_BL = tokens.is_global_BL & (self.segments_BL != NOBODY)
+        parts = [
+            weights_and_lse(
+                query_BlHK,
+                operands.key_BMHK,
+                mechanism,
+                dataclasses.replace(options, key_segments=jnp.where(is_read_BL, self.segments_BL, NOBODY)),
+            )
+            for mechanism, is_read_BL in ((self.mechanism, ~is_global_BL), (Softmax(), is_global_BL))
+        ]
+        whole = dataclasses.replace(options, key_segments=self.segments_BL)
+        of_global_BHlL, _ = weights_and_lse(part(tokens.query_BLHK), tokens.key_BLHK, Softmax(), whole)
+        return jnp.where(part(is_global_BL)[:, None, :, None], of_global_BHlL, merged_weights(parts))
+
+
+def weights_and_lse(
+    query_BLHK: Array, key_BMHK: Array, mechanism: Mechanism, options: CallOptions
+) -> tuple[Array, Array]:
+    """Returns softmax weights [B, H, L, M] and their log-sum-exp [B, H, L]."""
+    request = make_request(query_BLHK, key_BMHK, key_BMHK, mechanism, options)
+    weights_BHLM, lse_BHL = reference_backend.weights(with_padding_zeroed(request))
+    assert lse_BHL is not None
+    return weights_BHLM, lse_BHL
+
+
+def merged_weights(parts: list[tuple[Array, Array]]) -> Array:
+    """Returns the softmax weights over all keys, from weights and log-sum-exps over disjoint sets of them."""
+    lses_pBHL = jnp.stack([lse_BHL for _, lse_BHL in parts])
+    has_key_pBHL = lses_pBHL > MASKED / 2
+    shares_pBHL = jnp.where(has_key_pBHL, jax.nn.softmax(lses_pBHL, axis=0), 0.0)
+    return sum(share_BHL[..., None] * weights for share_BHL, (weights, _) in zip(shares_pBHL, parts, strict=True))
+
+
+def layer_readings(
+    model: Encoder | Decoder, tokens_BL: Array, segments_BL: AnySegments, **options: Any
+) -> list[LayerReading]:
+    """Returns what the self-attention of each layer reads in these rows.
+
+    Layers whose heads have all been removed are left out.
+
+    Args:
+        model: an encoder, or a decoder without an encoder.
+        tokens_BL: token ids.
+        segments_BL: 0 = padding; 1, 2, ... = packed texts; an array [B, L] or `Lengths`.
+        options: the keyword arguments of `Encoder.embedded` or `Decoder.embedded`, such as `token_types_BL`.
+
+    Raises:
+        InputError: the layers are recurrent, so they have no weights.
+    """
+    check_has_weights(model.config)
+    x_BLD, context = model.embedded(tokens_BL, segments_BL, **options)
+    stacks: Any = model.stack.stretches if isinstance(model.stack, UnevenStack) else [model.stack]
+    found: list[LayerReading] = []
+    for stack in stacks:
+        x_BLD, readings, _ = stack_readings(stack, x_BLD, context, None)
+        found += readings
+    return found
+
+
+def segment_readings(
+    decoder: Decoder, tokens_BL: Array, segments_BL: Array, memory: AnyMemory
+) -> tuple[list[LayerReading], AnyMemory]:
+    """Returns what the self-attention of each layer reads in a text segment and the memory of earlier segments, and
+    the memory after the segment.
+
+    The first keys of each layer are those of the memory, the oldest first. The arguments are those of
+    `Decoder.continue_from_memory`.
+    """
+    check_has_weights(decoder.config)
+    x_BLD, context = decoder.embedded(tokens_BL, segments_BL)
+    context = make_context(context.segments_BL, context.positions_BL)  # as in `Stack.continue_from_memory`
+    assert isinstance(decoder.stack, Stack)
+    _, readings, after = stack_readings(decoder.stack, x_BLD, context, memory)
+    assert after is not None
+    return readings, after
+
+
+def stack_readings(
+    stack: Stack, x_BLD: Array, context: Context, memory: AnyMemory | None
+) -> tuple[Array, list[LayerReading], AnyMemory | None]:
+    """Returns a stack's output, what its layers read, and the memory after the segment; None without memory."""
+    context = context.with_shared_terms(stack.shared_terms(context.positions_BL if memory is None else None))
+    x_BLD, handed_out = stack.run(x_BLD, context, memory, returns_activations=True)
+    assert handed_out.activations is not None
+    operands = handed_out.activations[1].get(ATTENTION.name)
+    layers: Any = stack.parameter_layers()
+    readings = []
+    for place, mechanism in enumerate(layer_mechanisms(stack.config, stack.first) if operands else ()):
+        number, layer = stack.first + place, layers[stack.config.layer_to_param_index[place]]
+        before = None if memory is None else memory.layer_memory(layer_slice(memory.per_layer_arrays(), place))
+        at_layer = context.layer_context(number, before)
+        at_layer = at_layer._replace(memory=layer.attention_memory(ATTENTION, at_layer))
+        mechanism, options = layer.attention.mechanism_and_options(at_layer, mechanism)
+        own = layer_slice(operands, place)
+        own = own._replace(key_BMHK=own.query_BLHK) if mechanism.requirements.shared_qk else own
+        readings.append(LayerReading(number, mechanism, own, own.add_to_options(options), context.segments_BL))
+    after = None if memory is None else memory.next_memory(handed_out.new_memory, context.segments_BL)
+    return x_BLD, readings, after
+
+
+def check_has_weights(config: ModelConfig) -> None:
+    """Raises InputError if the layers of a config are recurrent."""
+    require(config.cell == 'none', 'model.cell', config.cell, "'none': recurrent layers have no attention weights")
+
+
+def self_attention_weights(model: Encoder | Decoder, tokens_BL: Array, segments_BL: AnySegments) -> Array:
+    """Returns the self-attention weights of all N layers, float32 [N, B, H, L, L]; see `layer_readings`.
+
+    The function needs memory for all pairs of positions, so it is meant for pictures and short rows.
+    """
+    return jnp.stack([reading.weights() for reading in layer_readings(model, tokens_BL, segments_BL)])
