@@ -87,6 +87,10 @@ MODELS: dict[str, tuple[str, dict[str, Any], int, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
+# The weights of these models' layers are stored too.
+WITH_WEIGHTS = ('albert_1', 'bert_1', 'distilbert_1', 'electra_1', 'longformer_1', 'roberta_1')
+
+
 def main() -> None:
     """Writes a model into each fixture folder, or only into the folders named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -114,6 +118,8 @@ def write_fixture(
     arrays = {f'input/{name}': value for name, value in inputs.items()}
     arrays['output/hidden'] = model_outputs(base, inputs, plan)['last_hidden_state']
     arrays |= {f'plan/{layer}': torch.from_numpy(own) for layer, own in enumerate(plan)}
+    if folder.name in WITH_WEIGHTS:
+        arrays |= weights_of_layers(base, inputs)
     heads: dict[str, torch.Tensor] = {}
     configs: dict[str, Any] = {}
     for ending in classes:
@@ -184,6 +190,19 @@ def model_outputs(
             return dict(model(**inputs, return_dict=True))
     finally:
         modeling_big_bird.BigBirdBlockSparseAttention._bigbird_block_rand_mask_with_head = draw
+
+
+def weights_of_layers(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Returns the attention weights of all layers, and Longformer's weights of global queries."""
+    if model.config.model_type != 'longformer':  # its only implementation returns weights
+        model.set_attn_implementation('eager')
+    with torch.no_grad():
+        found = model(**inputs, return_dict=True, output_attentions=True)
+    return {
+        f'output/{name}/{layer}': weights
+        for name in ('attentions', 'global_attentions')
+        for layer, weights in enumerate(found.get(name) or ())
+    }
 
 
 def head_fixture(

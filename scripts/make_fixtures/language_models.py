@@ -1,8 +1,9 @@
 """Writes small random GPT-2 folders and their outputs, which the tests in tests/interop compare with.
 
 Run it by hand in an environment with transformers: .venv-peers/bin/python scripts/make_fixtures/language_models.py.
-Each folder gets the output of `save_pretrained` for a random model, and `inputs_and_outputs.safetensors`: the logits of
-a padded batch, computed in double precision, and 50 tokens of greedy `generate` after each of two prompts.
+Each folder gets the output of `save_pretrained` for a random model, and `inputs_and_outputs.safetensors`: the logits
+and attention weights of a padded batch, computed in double precision, and 50 tokens of greedy `generate` after each of
+two prompts.
 """
 
 import copy
@@ -51,9 +52,14 @@ def write_fixture(folder: Path, fields: dict[str, Any], has_prefix: bool, *, see
     tokens = torch.randint(0, config.vocab_size, (len(LENGTHS), max(LENGTHS)))
     mask = torch.tensor([[int(place < length) for place in range(max(LENGTHS))] for length in LENGTHS])
     with torch.no_grad():
-        logits = copy.deepcopy(model).double()(input_ids=tokens, attention_mask=mask).logits.float()
-    arrays = {'input/input_ids': tokens.int(), 'input/attention_mask': mask.int(), 'output/logits': logits}
+        found = copy.deepcopy(model).double()(input_ids=tokens, attention_mask=mask, output_attentions=True)
+    arrays = {
+        'input/input_ids': tokens.int(),
+        'input/attention_mask': mask.int(),
+        'output/logits': found.logits.float(),
+    }
     arrays |= {'prompt': prompts.int(), 'output/greedy': greedy.int()}
+    arrays |= {f'output/attentions/{layer}': weights.float() for layer, weights in enumerate(found.attentions)}
     save_file({name: value.contiguous() for name, value in arrays.items()}, folder / 'inputs_and_outputs.safetensors')
     print(f'{folder.name}: draw {draw}, margin {margin:.4f}', greedy.tolist())
 

@@ -1,0 +1,122 @@
+"""Tests of `ea.pipeline('attention')`: tokens, weights, queries and keys of encoders and language models."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import efficient_attention as ea
+from efficient_attention.errors import InputError
+from tests.inference.test_generate import workdir_of
+from tests.inference.tiny_checkpoint import random_text, write_checkpoint
+
+pytestmark = pytest.mark.lenient_promotion  # A built run has an optimizer; Optax mixes Python floats with int32.
+PAIR = 'the old dog sleeps', 'a king runs under the tree'
+
+
+@pytest.fixture(scope='module')
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp('encoder'), 'fill_mask')
+
+
+@pytest.fixture(scope='module')
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return workdir_of(tmp_path_factory.mktemp('decoder'))
+
+
+def softmax_of(layer: dict[str, Any], distances: range) -> np.ndarray:
+    """Returns softmax over q k / sqrt(K), computed from a layer's arrays, where each query reads these distances."""
+    queries, keys = layer['queries'].astype(np.float64), layer['keys'].astype(np.float64)
+    places = np.arange(queries.shape[1])
+    is_read = np.isin(places[:, None] - places, distances)
+    logits = np.where(is_read, queries @ keys.swapaxes(1, 2) / np.sqrt(queries.shape[-1]), -np.inf)
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def test_a_pair_is_read_by_an_encoder(encoder: Path):
+    [window] = ea.pipeline('attention', encoder)(PAIR)
+    words = [text.split() for text in PAIR]
+    assert window['tokens'] == window['key_tokens'] == ['[CLS]', *words[0], '[SEP]', *words[1], '[SEP]']
+    assert window['texts'] == [None, 0, 0, 0, 0, None, 1, 1, 1, 1, 1, 1, None]
+    [layer] = window['layers']
+    assert (layer['layer'], layer['heads']) == (0, [0, 1])
+    assert layer['weights'].shape == (2, 13, 13) and layer['queries'].shape == layer['keys'].shape == (2, 13, 8)
+    np.testing.assert_allclose(layer['weights'], softmax_of(layer, range(-12, 13)), atol=1e-5)
+
+
+def test_chosen_heads_are_those_of_all(encoder: Path):
+    [[window]] = ea.pipeline('attention', encoder)([PAIR[0]])
+    [chosen] = ea.pipeline('attention', encoder, layers=[0], heads=[1])(PAIR[0])
+    [whole], [one] = window['layers'], chosen['layers']
+    assert one['heads'] == [1] and chosen['tokens'] == window['tokens']
+    for name in ('weights', 'queries', 'keys'):
+        np.testing.assert_array_equal(one[name], whole[name][1:])
+
+
+def test_a_long_text_is_read_in_windows_and_this_is_said(encoder: Path):
+    text = random_text(30)
+    with pytest.warns(UserWarning, match='^a text is read in 2 windows of up to 24 tokens$'):
+        first, second = ea.pipeline('attention', encoder)(text)
+    assert [*first['tokens'][1:-1], *second['tokens'][1:-1]] == text.split() and len(first['tokens']) == 24
+    with pytest.warns(UserWarning, match='^a text is read in 3 windows of up to 12 tokens$'):
+        assert len(ea.pipeline('attention', encoder, length=12)(text)) == 3
+    with pytest.raises(InputError, match='^the pair has 40 tokens; a window has room for 21$'):
+        ea.pipeline('attention', encoder)((random_text(20), random_text(20)))
+
+
+def test_a_prompt_and_its_continuation_are_read_by_a_language_model(decoder: Path):
+    [window] = ea.pipeline('attention', decoder)(('The old', ' dog'))
+    assert ''.join(window['tokens']) == 'The old dog' and window['texts'] == [0] * 7 + [1] * 4
+    for number, layer in enumerate(window['layers']):
+        assert layer['layer'] == number and not np.triu(layer['weights'], 1).any()
+        np.testing.assert_allclose(layer['weights'], softmax_of(layer, range(7)), atol=1e-5)
+
+
+@pytest.mark.parametrize('compressed', [0, 4])
+def test_tokens_of_earlier_windows_are_keys_of_a_memory(tmp_path: Path, compressed: int):
+    fields: dict[str, Any] = {'data.batches': 'streams', 'data.length': 8, 'model.attention': 'causal'}
+    fields |= {'model.relative': 'transformer_xl', 'model.positions': 'none', 'model.memory_length': 8}
+    if compressed:
+        fields |= {'model.compression': 'mean', 'model.compressed_length': compressed, 'model.compression_rate': 4}
+    run = ea.pipeline('attention', workdir_of(tmp_path, **fields))
+    text = 'The old dog sleeps near a'
+    with pytest.warns(UserWarning, match='^a text is read in 4 windows of up to 8 tokens$'):
+        windows = run(text)
+    for number, window in enumerate(windows):
+        names = [*text[max(0, number - 1) * 8 : number * 8], *text[number * 8 : number * 8 + 8]]
+        slots = min(2 * max(number - 1, 0), 4) if compressed else 0
+        assert window['key_tokens'] == ['<compressed>'] * slots + names
+        for layer in window['layers']:
+            size = len(window['tokens']), slots + len(names)
+            assert layer['weights'].shape[1:] == size and layer['keys'].shape[1] == size[1]
+            np.testing.assert_allclose(layer['weights'].sum(-1), 1.0, atol=1e-5)
+            assert not np.triu(layer['weights'], size[1] - size[0] + 1).any()
+
+
+@pytest.mark.parametrize(
+    'options, given, said',
+    [
+        ({'layers': [1]}, '', '^there is no layer 1; the model has layers 0 to 0$'),
+        ({'heads': [0, 2]}, '', '^there is no head 2; the model has heads 0 to 1$'),
+        ({'heads': ['x']}, '', "^there is no head 'x'; the model has heads 0 to 1$"),
+        ({'length': 25}, '', '^length is 25; the model has 24 positions$'),
+        ({'batch_size': 2}, '', '^attention reads one window at a time; leave out batch_size$'),
+        ({'top': 2}, '', '^unknown options: top; known: layers, heads, length$'),
+        ({}, ' ', "^the text is ' '; it must not be empty$"),
+        ({}, ['the dog', 3], r'^item 2 of 2: 3 \(of type int\) is no text'),
+        ({}, ('the dog', ''), "^the text is ''; it must not be empty$"),
+    ],
+)
+def test_bad_requests_are_one_line(encoder: Path, options: dict, given: Any, said: str):
+    with pytest.raises(InputError, match=said):
+        ea.pipeline('attention', encoder, **options)(given)
+
+
+def test_recurrent_layers_are_refused(tmp_path: Path):
+    with pytest.raises(InputError, match="^model.cell is 'gru'; it must be 'none': recurrent layers have no attention"):
+        ea.pipeline(
+            'attention',
+            workdir_of(tmp_path, **{'model.cell': 'gru', 'model.attention': 'causal', 'model.positions': 'none'}),
+        )
