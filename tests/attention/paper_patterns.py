@@ -3,6 +3,9 @@ sets.
 
 A pattern is a function from (query position, number of keys) to the positions that the query reads. Sets may reach
 beyond the text at both ends, as the papers' formulas do; `readable` leaves out positions that do not exist.
+
+A new pattern is added here as a function, and to `PATTERNS` of test_contract.py, `TEXTS` of test_parsing.py and
+random_patterns.py.
 """
 
 from collections.abc import Callable, Sequence
