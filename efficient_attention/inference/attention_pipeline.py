@@ -13,12 +13,12 @@ from flax import nnx
 from efficient_attention.attention.request import Lengths
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.data.text.text_units import TextUnits
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, require, require_at_least
 from efficient_attention.inference.language_models import open_language_model
 from efficient_attention.inference.per_item_errors import check_text, map_items
 from efficient_attention.inference.pretrained_models import pretrained_encoder, pretrained_text_encoder, row_length
 from efficient_attention.interop.config_import import read_config_json
-from efficient_attention.interop.config_json_keys import LANGUAGE_MODELLING
+from efficient_attention.interop.config_json_keys import LANGUAGE_MODELLING, SEVERAL
 from efficient_attention.interop.pretrained import Pretrained, check_encoder, open_pretrained
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import Encoder
@@ -31,6 +31,9 @@ from efficient_attention.models.layer_readings import (
 from efficient_attention.models.segment_memory import CompressedMemory, empty_memory
 from efficient_attention.models.uneven_stack import layer_sizes
 
+# kinds of fine-tuning whose rows have global tokens: the first token, or also others
+MARKED_FIRST = ('classification', 'regression', 'token_classification', 'multiple_choice', *SEVERAL)
+MARKED_BY_QUESTION = ('question_answering', 'multi_hop')
 COMPRESSED = '<compressed>'  # name of a key that stands for several tokens of a compressed memory
 UNREAD = 1024  # tokens per window of a decoder that can read any number
 
@@ -69,8 +72,9 @@ class AttentionPipeline:
         self.layers = checked_numbers('layer', layers, config.layers)
         self.heads = checked_numbers('head', heads, most)
         limit = config.position_limit
-        if length < 0 or (limit is not None and length > limit):
-            raise InputError(f'length is {length}; the model has {limit} positions' if limit else f'length is {length}')
+        require_at_least(0, 'length', length)
+        if limit is not None and length > limit:
+            raise InputError(f'length is {length}; the model has {limit} positions')
         self.length = length
 
     def windows(self, text: str | tuple[str, str]) -> list[TokenRow]:
@@ -140,6 +144,11 @@ class EncoderAttentionPipeline(AttentionPipeline):
         self.model = pretrained_encoder(pretrained)
         super().__init__(**options)
         self.length = self.length or row_length(pretrained)
+        require(self.length > 2, 'length', self.length, 'at least 3 for an encoder')
+        has_global = self.model.config.global_tokens > 0
+        if has_global and pretrained.problem in MARKED_BY_QUESTION:
+            raise InputError(f'{path} marks the tokens of questions as global; attention does not build its rows yet')
+        self.is_first_global = has_global and pretrained.problem in MARKED_FIRST
 
     def windows(self, text: str | tuple[str, str]) -> list[TokenRow]:
         """Returns the windows of a text or of a pair."""
@@ -166,13 +175,13 @@ class EncoderAttentionPipeline(AttentionPipeline):
         ]
 
     def readings(self, rows: list[TokenRow]) -> list[tuple[list[str], list[LayerReading]]]:
-        """Returns what each layer reads; the first token is global in a model with global tokens, as in classifiers."""
+        """Returns what each layer reads; the first token is global if fine-tuning marked it so."""
         found = []
         for row in rows:
             options: dict[str, Any] = {}
             if row.types_L is not None:
                 options['token_types_BL'] = jnp.asarray(row.types_L)[None]
-            if self.model.config.global_tokens:
+            if self.is_first_global:
                 options['is_global_BL'] = jnp.arange(len(row.ids_L))[None] == 0
             segments = Lengths(jnp.asarray([len(row.ids_L)], jnp.int32))
             found.append((row.names, layer_readings(self.model, jnp.asarray(row.ids_L)[None], segments, **options)))
@@ -187,9 +196,10 @@ class DecoderAttentionPipeline(AttentionPipeline):
         self.units: TextUnits = opened.units
         self.model: Decoder = nnx.merge(opened.graph, opened.params)
         super().__init__(**options)
-        self.length = self.length or self.model.config.position_limit or opened.length or UNREAD
-        if self.model.config.compressed_length:  # a segment is compressed as a whole
-            self.length -= self.length % self.model.config.compression_rate
+        rate = self.model.config.compression_rate if self.model.config.compressed_length else 1
+        require(self.length % rate == 0, 'length', self.length, f'a multiple of model.compression_rate, {rate}')
+        default = self.model.config.position_limit or opened.length or UNREAD
+        self.length = self.length or default - default % rate
 
     def windows(self, text: str | tuple[str, str]) -> list[TokenRow]:
         """Returns the windows of a text, or of a prompt with its continuation."""
@@ -250,8 +260,10 @@ def texts_of(is_special: Sequence[int], first: int) -> list[int | None]:
 
 def checked_numbers(what: str, numbers: Sequence[int], count: int) -> tuple[int, ...]:
     """Returns the numbers of layers or heads, all of them for (); raises InputError if there is no such number."""
+    if not isinstance(numbers, Sequence) or isinstance(numbers, str):
+        raise InputError(f'{what}s is {numbers!r}; it must be a list of numbers')
     for number in numbers:
-        if not isinstance(number, int) or not 0 <= number < count:
+        if type(number) is not int or not 0 <= number < count:
             raise InputError(f'there is no {what} {number!r}; the model has {what}s 0 to {count - 1}')
     return tuple(sorted({*numbers})) or tuple(range(count))
 

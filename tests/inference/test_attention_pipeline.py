@@ -81,6 +81,9 @@ def test_tokens_of_earlier_windows_are_keys_of_a_memory(tmp_path: Path, compress
     if compressed:
         fields |= {'model.compression': 'mean', 'model.compressed_length': compressed, 'model.compression_rate': 4}
     run = ea.pipeline('attention', workdir_of(tmp_path, **fields))
+    if compressed:
+        with pytest.raises(InputError, match='^length is 6; it must be a multiple of model.compression_rate, 4$'):
+            ea.pipeline('attention', tmp_path / 'workdir', length=6)
     text = 'The old dog sleeps near a'
     with pytest.warns(UserWarning, match='^a text is read in 4 windows of up to 8 tokens$'):
         windows = run(text)
@@ -101,6 +104,10 @@ def test_tokens_of_earlier_windows_are_keys_of_a_memory(tmp_path: Path, compress
         ({'layers': [1]}, '', '^there is no layer 1; the model has layers 0 to 0$'),
         ({'heads': [0, 2]}, '', '^there is no head 2; the model has heads 0 to 1$'),
         ({'heads': ['x']}, '', "^there is no head 'x'; the model has heads 0 to 1$"),
+        ({'heads': [True]}, '', '^there is no head True; the model has heads 0 to 1$'),
+        ({'layers': 0}, '', '^layers is 0; it must be a list of numbers$'),
+        ({'length': -1}, '', '^length is -1; it must be at least 0$'),
+        ({'length': 2}, '', '^length is 2; it must be at least 3 for an encoder$'),
         ({'length': 25}, '', '^length is 25; the model has 24 positions$'),
         ({'batch_size': 2}, '', '^attention reads one window at a time; leave out batch_size$'),
         ({'top': 2}, '', '^unknown options: top; known: layers, heads, length$'),

@@ -174,7 +174,7 @@ def test_global_tokens_read_by_projections_of_their_own(segments: np.ndarray):
 
 
 BLOCKS: dict[str, tuple[type, dict[str, Any]]] = {
-    name: (Encoder, ENCODERS[name]) for name in ('heads of two kinds', 't5', 'tupe', 'additive', 'entmax', 'linear')
+    name: (Encoder, ENCODERS[name]) for name in ('heads of two kinds', 't5', 'tupe', 'additive', 'entmax', 'bigbird')
 } | {'distances': (Decoder, DECODERS['distances'])}
 
 
