@@ -1,6 +1,7 @@
 """The pipeline `attention`: what each layer and head of a checkpoint reads in a text."""
 
 import itertools
+import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -204,7 +205,8 @@ class DecoderAttentionPipeline(AttentionPipeline):
     def windows(self, text: str | tuple[str, str]) -> list[TokenRow]:
         """Returns the windows of a text, or of a prompt with its continuation."""
         prompt, whole = ('', text) if isinstance(text, str) else (text[0], ''.join(text))
-        ids, seam = self.units.encode(whole), len(self.units.encode(prompt)) if prompt else 0
+        ids = self.units.encode(whole)
+        seam = len(os.path.commonprefix([self.units.encode(prompt).tolist(), ids.tolist()]))  # of any two lists
         names = [self.units.decode(ids[place : place + 1]) for place in range(len(ids))]
         texts: list[int | None] = [int(bool(prompt) and place >= seam) for place in range(len(ids))]
         parts = [slice(start, start + self.length) for start in range(0, len(ids), self.length)]

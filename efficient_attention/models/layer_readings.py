@@ -75,17 +75,17 @@ class LayerReading:
             return
 
         @jax.jit
-        def block(operands: AttentionOperands, first: Array) -> Array:
+        def block(operands: AttentionOperands, first: Any) -> Array:
             return dataclasses.replace(self, operands=operands)._weights_from(first, rows)
 
         for first in range(0, length, rows):
             start = min(first, length - rows)
             yield block(self.operands, jnp.int32(start))[:, :, first - start :]
 
-    def _weights_from(self, first: Array | int, count: int) -> Array:
+    def _weights_from(self, first: Any, count: int) -> Array:
         """Returns the weights of `count` queries from number `first`, [B, H, count, M]."""
 
-        def part(x: Array, axis: int = 1) -> Array:
+        def part(x: Any, axis: int = 1) -> Array:
             return jax.lax.dynamic_slice_in_dim(jnp.asarray(x), first, count, axis)
 
         operands, options = self.operands, self.options
