@@ -59,14 +59,16 @@ class AttentionPipeline:
     """A pipeline that returns what the layers of an encoder or a decoder read: weights, queries and keys.
 
     Args:
-        layers: numbers of the layers to return, from 0; () = all.
-        heads: numbers of the heads to return, from 0; () = all.
+        layers: numbers of the layers to return, from 0; None = all.
+        heads: numbers of the heads to return, from 0; None = all.
         length: most tokens of a window; 0 = as many as the model reads.
     """
 
     model: Encoder | Decoder
 
-    def __init__(self, *, layers: Sequence[int] = (), heads: Sequence[int] = (), length: int = 0) -> None:
+    def __init__(
+        self, *, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None, length: int = 0
+    ) -> None:
         config = self.model.config
         check_has_weights(config)
         most = max(heads_of for heads_of, _ in layer_sizes(config))
@@ -98,7 +100,7 @@ class AttentionPipeline:
             'texts'       the text of each token: 0 or 1, the place in the tuple; None for special tokens
             'layers'      a dict for each chosen layer: 'layer' and 'heads', numbers from 0; the arrays 'weights'
                           [heads, L, M], float32, and 'queries' [heads, L, K] and 'keys' [heads, M, K], as the layer
-                          hands them to `attend`
+                          hands them to `attend`; None if its mechanism reads no queries or no keys
 
         A long text has several windows, and a UserWarning says so.
         """
@@ -127,12 +129,13 @@ class AttentionPipeline:
         heads = [head for head in self.heads if head < query_BLHK.shape[2]]
         of_keys = [head * key_BMGK.shape[2] // query_BLHK.shape[2] for head in heads]
         weights = [np.asarray(block)[0, heads, :, last - keys : last] for block in reading.weight_blocks()]
+        access = reading.mechanism.key_access
         return {
             'layer': reading.number,
             'heads': heads,
             'weights': np.concatenate(weights, axis=1)[:, :queries],
-            'queries': np.asarray(query_BLHK)[0, :queries, heads],
-            'keys': np.asarray(key_BMGK)[0, last - keys : last, of_keys],
+            'queries': np.asarray(query_BLHK)[0, :queries, heads] if access.queries else None,
+            'keys': np.asarray(key_BMGK)[0, last - keys : last, of_keys] if access.keys else None,
         }
 
 
@@ -260,14 +263,16 @@ def texts_of(is_special: Sequence[int], first: int) -> list[int | None]:
     return [None if special else int(next(counts) >= first) for special in is_special]
 
 
-def checked_numbers(what: str, numbers: Sequence[int], count: int) -> tuple[int, ...]:
-    """Returns the numbers of layers or heads, all of them for (); raises InputError if there is no such number."""
-    if not isinstance(numbers, Sequence) or isinstance(numbers, str):
+def checked_numbers(what: str, numbers: Sequence[int] | None, count: int) -> tuple[int, ...]:
+    """Returns the numbers of layers or heads, all of them for None; raises InputError if there is no such number."""
+    if numbers is None:
+        return tuple(range(count))
+    if not isinstance(numbers, Sequence) or isinstance(numbers, str) or not numbers:
         raise InputError(f'{what}s is {numbers!r}; it must be a list of numbers')
     for number in numbers:
         if type(number) is not int or not 0 <= number < count:
             raise InputError(f'there is no {what} {number!r}; the model has {what}s 0 to {count - 1}')
-    return tuple(sorted({*numbers})) or tuple(range(count))
+    return tuple(sorted({*numbers}))
 
 
 def check_input(value: Any) -> None:

@@ -90,5 +90,5 @@ class PipelineOptions(ExampleOptions, SearchOptions, total=False):
     pooling: str  # 'feature-extraction': pooling of token vectors, 'none', 'first' or 'mean'
     prefix: str | None  # text-to-text: prefix of each text; None = the checkpoint's prefix
     alignments: bool  # text-to-text: whether cross-attention weights are returned
-    layers: Sequence[int]  # 'attention': numbers of the layers to return, from 0
-    heads: Sequence[int]  # 'attention': numbers of the heads to return, from 0
+    layers: Sequence[int] | None  # 'attention': numbers of the layers to return, from 0
+    heads: Sequence[int] | None  # 'attention': numbers of the heads to return, from 0

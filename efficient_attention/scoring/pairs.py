@@ -8,7 +8,7 @@ tokens as the context has. An empty context means the document separator.
 import abc
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -120,7 +120,7 @@ class Scorer(abc.ABC):
             InputError: an empty continuation, or a pair with more tokens than the model can read; the message says
                 which pair. Also if the model's log-probability is not a number.
         """
-        given = [Pair(*pair) for pair in pairs]
+        given = [as_pair(number, pair) for number, pair in enumerate(pairs, start=1)]
         rows = [self.fitting_tokens(number, pair) for number, pair in enumerate(given, start=1)]
         return [
             PairScore(
@@ -171,6 +171,8 @@ class Scorer(abc.ABC):
             InputError: a text without tokens, or a number out of range. Also if the model cannot read a text in several
                 windows, and the text does not fit or a window is asked for.
         """
+        if isinstance(texts, str):
+            raise InputError(f'{texts[:40]!r} is one text; give a list of texts')
         if not self.reads_windows:
             if context or stride:
                 raise InputError(f'{self.name} reads each text as one row, so context and stride have no effect')
@@ -200,6 +202,13 @@ class Scorer(abc.ABC):
             TextScore(float(total), int(count), *text_sizes(text), int(lacking))
             for total, count, text, lacking in zip(totals, tokens, texts, unknown, strict=True)
         ]
+
+
+def as_pair(number: int, value: Any) -> Pair:
+    """Returns pair number `number` of a list; raises InputError unless it has a context and a continuation."""
+    if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
+        raise InputError(f'pair {number} is {repr(value)[:40]}; give a list of pairs (context, continuation)')
+    return Pair(*value)
 
 
 def text_sizes(text: str) -> tuple[int, int]:

@@ -2,9 +2,12 @@
 
 import dataclasses
 import functools
+import glob
 import json
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,15 +92,14 @@ def score_problem(model: Path, name: str, files: str, options: ScoreOptions) -> 
     if options.empty_prompt and name != 'choice':
         raise InputError(f'--empty_prompt has no effect on the problem {name}, only on choice')
     check_fields(name, problem.fields, options.fields)
-    if options.output is not None and not options.output.parent.is_dir():
-        raise InputError(f'--output {options.output}: there is no folder {options.output.parent}')
-    if options.output is not None and options.output.is_dir():  # said now, not after hours of scoring
-        raise InputError(f'--output {options.output}: this is a folder; name a file')
+    if options.output is not None:  # said now, not after hours of scoring
+        check_output(options.output, (files, options.train_files, options.published))
     theirs = read_published(options.published) if options.published else {}
     questions = first_questions(problem, files, options)
     pool = list(problem.read(options.train_files, options.fields)) if options.train_files else []
     if max(shots) > len(pool):
         raise InputError(f'--shots {max(shots)}: {options.train_files} has {len(pool)} questions')
+    check_others(options.train_files, max(shots), questions.values(), pool)
     paradigms = {group for question in questions.values() for kind, group in question.groups if kind == 'paradigm'}
     if theirs and not paradigms & theirs.keys():
         raise InputError(f'{options.published}: no UID there is a paradigm of {files}')
@@ -128,6 +130,29 @@ def score_problem(model: Path, name: str, files: str, options: ScoreOptions) -> 
     settings |= {'delimiter': delimiter, 'empty_prompt': options.empty_prompt, **options.fields}
     settings |= {'limit': options.limit, 'checkpoint': options.checkpoint}
     return settings | {'rule': scorers[0].rule, 'longest': scorers[0].longest, 'results': found}
+
+
+def check_output(output: Path, read: Sequence[str]) -> None:
+    """Raises InputError if a file cannot be written there, or is one of those that are read: paths or globs,
+    comma-separated.
+    """
+    if not output.parent.is_dir():
+        raise InputError(f'--output {output}: there is no folder {output.parent}')
+    if output.is_dir():
+        raise InputError(f'--output {output}: this is a folder; name a file')
+    parts = (part.strip() for files in read for part in files.split(','))
+    names = (name for part in parts if part for name in glob.glob(os.path.expanduser(part)))
+    if output.exists() and any(output.samefile(name) for name in names):
+        raise InputError(f'--output {output}: this file is read, and would be lost')
+
+
+def check_others(files: str, shots: int, questions: Iterable[Question], pool: Sequence[Question]) -> None:
+    """Raises InputError if a question has too few others in the training files to draw its examples from."""
+    counts = Counter(one.solved for one in pool)
+    for question in questions if shots else ():
+        others = len(pool) - counts[question.solved]
+        if shots > others:
+            raise InputError(f'--shots {shots}: {files} has {others} questions other than that of {question.where}')
 
 
 def open_scorers(model: Path, options: ScoreOptions) -> list[Scorer]:
@@ -237,7 +262,10 @@ def published_table(
     the mean of each column.
     """
     columns = list(dict.fromkeys(name for row in theirs.values() for name in row))
-    ours = {name: by_shots[min(by_shots)].get('by_paradigm', {}) for name, by_shots in found.items()}
+    ours = {}
+    for name, by_shots in found.items():
+        fewest = min(by_shots)
+        ours[f'{name}, {fewest} examples' if fewest else name] = by_shots[fewest].get('by_paradigm', {})
     cells: dict[str, list[float | None]] = {
         name: [*(groups[name] for groups in ours.values()), *(theirs[name].get(column) for column in columns)]
         for name in theirs

@@ -74,6 +74,14 @@ def test_a_prompt_and_its_continuation_are_read_by_a_language_model(decoder: Pat
         np.testing.assert_allclose(layer['weights'], softmax_of(layer, range(7)), atol=1e-5)
 
 
+def test_a_mechanism_without_queries_and_keys_has_none(tmp_path: Path):
+    fields = {'model.attention': "synthesizer('random', 32, pattern=causal)"}
+    [window] = ea.pipeline('attention', workdir_of(tmp_path, **fields))('The old dog')
+    [layer] = window['layers']
+    assert layer['queries'] is None and layer['keys'] is None
+    np.testing.assert_allclose(layer['weights'].sum(-1), 1.0, atol=1e-5)
+
+
 @pytest.mark.parametrize('compressed', [0, 4])
 def test_tokens_of_earlier_windows_are_keys_of_a_memory(tmp_path: Path, compressed: int):
     fields: dict[str, Any] = {'data.batches': 'streams', 'data.length': 8, 'model.attention': 'causal'}
@@ -105,6 +113,7 @@ def test_tokens_of_earlier_windows_are_keys_of_a_memory(tmp_path: Path, compress
         ({'heads': [0, 2]}, '', '^there is no head 2; the model has heads 0 to 1$'),
         ({'heads': ['x']}, '', "^there is no head 'x'; the model has heads 0 to 1$"),
         ({'heads': [True]}, '', '^there is no head True; the model has heads 0 to 1$'),
+        ({'layers': []}, '', r'^layers is \[\]; it must be a list of numbers$'),
         ({'layers': 0}, '', '^layers is 0; it must be a list of numbers$'),
         ({'length': -1}, '', '^length is -1; it must be at least 0$'),
         ({'length': 2}, '', '^length is 2; it must be at least 3 for an encoder$'),

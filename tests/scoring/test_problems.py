@@ -234,6 +234,8 @@ def test_bad_winograd_blocks_are_refused(tmp_path, change, words):
         ({'shots': (0, 4)}, '--shots 4 needs --train_files'),
         ({'shots': (-1,)}, 'shots is [-1]'),
         ({'shots': (2,), 'train_files': 'FILES'}, 'has 1 questions'),
+        ({'shots': (0, 1), 'train_files': 'FILES'}, 'rows.jsonl has 0 questions other than that of '),
+        ({'output': 'FILES'}, 'rows.jsonl: this file is read, and would be lost'),
         ({'train_files': 'FILES'}, '--train_files has no effect without --shots above 0'),
         ({'empty_prompt': 'Answer:'}, '--empty_prompt has no effect on the problem exact'),
         ({'fields': {'format': 'race'}}, '--set format: the problem exact has the fields template, answer'),
@@ -249,10 +251,20 @@ def test_bad_winograd_blocks_are_refused(tmp_path, change, words):
 def test_bad_options_are_refused_before_a_model_is_opened(tmp_path, options, words):
     files = write_rows(tmp_path / 'rows.jsonl', {'context': 'x', 'completion': 'y'})
     name = options.get('name', 'exact')
+    before = (tmp_path / 'rows.jsonl').read_text()
     given = {field: files if value == 'FILES' else value for field, value in options.items() if field != 'name'}
+    if 'output' in given:
+        given['output'] = Path(given['output'])
     with pytest.raises(InputError) as error:
         score_problem(tmp_path / 'no_model', name, files, ScoreOptions(**given))
-    assert words in str(error.value)
+    assert words in str(error.value) and (tmp_path / 'rows.jsonl').read_text() == before
+
+
+def test_published_accuracies_beside_answers_with_examples_are_marked(tmp_path):
+    theirs = read_published(write_rows(tmp_path / 'published.jsonl', {'UID': 'a', 'lstm': 0.5}))
+    by_paradigm = {'by_paradigm': {'a': 0.75}}
+    table = published_table({'ours': {1: by_paradigm, 8: by_paradigm}}, theirs)
+    assert table.split('\n')[0].split() == ['paradigm', 'ours,', '1', 'examples', 'lstm']
 
 
 def test_published_accuracies_stand_beside_ours(tmp_path):

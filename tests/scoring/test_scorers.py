@@ -121,6 +121,15 @@ def test_scores_are_right_up_to_the_last_position_of_a_table():
         DecoderScorer(opened).score([Pair('a' * 41, 'b' * 11)])
 
 
+def test_a_text_or_a_pair_in_place_of_a_list_is_named():
+    scorer = DecoderScorer(language_model())
+    with pytest.raises(InputError, match="^'It rains.' is one text; give a list of texts$"):
+        scorer.score_texts('It rains.')
+    for given in (('abc', ' d'), ['abc']):
+        with pytest.raises(InputError, match=r"^pair 1 is 'abc'; give a list of pairs \(context, continuation\)$"):
+            scorer.score(given)
+
+
 def test_a_word_that_the_vocabulary_lacks_is_never_greedy():
     units = WordUnits.from_counts({'the': 5, 'dog': 5}, min_count=1, lowercase=False)
     orders = count_ngrams(np.full(50, units.unknown), units.size, 2)  # the unknown word is the most probable one
