@@ -11,8 +11,8 @@ from efficient_attention.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Prefix(Pattern):
-    """The prefix pattern: the first `count` positions read one another; later positions also read all keys up to
-    themselves (Raffel et al. 2019, T5).
+    """The first `count` positions read one another; later ones also read all keys up to themselves (Raffel et al. 2019,
+    T5).
     """
 
     count: int
@@ -24,9 +24,7 @@ class Prefix(Pattern):
         return (key <= query) | (key < self.count)
 
     def tile_coverage(self, query: PositionRanges, key: PositionRanges) -> SomeAndAll:
-        """Returns two booleans for each pair of query and key ranges: whether some position pair is in the prefix
-        pattern, and whether every pair is.
-        """
+        """Returns whether some pair of the ranges is in the pattern, and whether every pair is."""
         return (key.low <= query.high) | (key.low < self.count), (key.high <= query.low) | (key.high < self.count)
 
 
