@@ -1,21 +1,26 @@
 """The pipeline `attention`: what each layer and head of a checkpoint reads in a text."""
 
+import functools
 import itertools
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax import Array
 
 from efficient_attention.attention.request import Lengths
-from efficient_attention.data.examples.text_encoder import TextEncoder
-from efficient_attention.data.text.text_units import TextUnits
+from efficient_attention.config.examples import BUCKETS
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.data.text.text_units import TextUnits, TokenizerUnits
 from efficient_attention.errors import InputError, require, require_at_least
-from efficient_attention.inference.language_models import open_language_model
+from efficient_attention.inference.generate import prompt_ids
+from efficient_attention.inference.language_models import LanguageModel, imported_language_model, open_language_model
 from efficient_attention.inference.per_item_errors import check_text, map_items
 from efficient_attention.inference.pretrained_models import pretrained_encoder, pretrained_text_encoder, row_length
 from efficient_attention.interop.config_import import read_config_json
@@ -29,14 +34,18 @@ from efficient_attention.models.layer_readings import (
     layer_readings,
     segment_readings,
 )
-from efficient_attention.models.segment_memory import CompressedMemory, empty_memory
+from efficient_attention.models.segment_memory import AnyMemory, CompressedMemory, empty_memory
 from efficient_attention.models.uneven_stack import layer_sizes
+from efficient_attention.workdir.checkpoint_reader import LAST
 
-# kinds of fine-tuning whose rows have global tokens: the first token, or also others
+# kinds of fine-tuning whose rows have one global token, the first
 MARKED_FIRST = ('classification', 'regression', 'token_classification', 'multiple_choice', *SEVERAL)
-MARKED_BY_QUESTION = ('question_answering', 'multi_hop')
 COMPRESSED = '<compressed>'  # name of a key that stands for several tokens of a compressed memory
-UNREAD = 1024  # tokens per window of a decoder that can read any number
+WINDOW = 1024  # default tokens per window of a decoder that can read any number
+AT_ONCE = 512  # up to this many tokens, one compiled program computes the weights of all chosen layers
+NO_CHARACTER = '\N{REPLACEMENT CHARACTER}'
+KEY_ARRAYS = ('keys', 'value_norms')  # arrays of a layer whose second axis is that of the keys
+Arrays = dict[str, Any]
 
 
 class TokenRow(NamedTuple):
@@ -45,48 +54,153 @@ class TokenRow(NamedTuple):
     Attributes:
         ids_L: the token ids.
         names: the token of each id, as text.
-        texts: the text of each token: 0 or 1, the place in the input; None for special tokens.
+        text_numbers: the text of each token: 0 or 1, the place in the input; None for special tokens.
         types_L: the token types; None = all 0.
+        is_global_L: marks global tokens; None = the model has none.
     """
 
     ids_L: np.ndarray
     names: list[str]
-    texts: list[int | None]
+    text_numbers: list[int | None]
     types_L: np.ndarray | None = None
+    is_global_L: np.ndarray | None = None
+
+    def padded(self, length: int) -> 'PaddedRow':
+        """Returns the arrays that the model reads, padded at their end."""
+        count = len(self.ids_L)
+        arrays = (self.ids_L, self.types_L, self.is_global_L)
+        padded = (None if x is None else jnp.asarray(np.pad(x, (0, length - count)))[None] for x in arrays)
+        return PaddedRow(jnp.int32(count), *padded)
+
+
+class PaddedRow(NamedTuple):
+    """The arrays of a window that the model reads, a batch of one row.
+
+    Attributes:
+        token_count: number of tokens, int32.
+        tokens_BL: the token ids, then zeros.
+        types_BL: the token types; None = all 0.
+        is_global_BL: marks global tokens; None = the model has none.
+    """
+
+    token_count: Array
+    tokens_BL: Any
+    types_BL: Any = None
+    is_global_BL: Any = None
+
+
+class EncoderRows:
+    """The rows that a checkpoint with an encoder reads of a text or of a pair.
+
+    Attributes:
+        model: the encoder.
+        length: most tokens of a row.
+    """
+
+    def __init__(self, pretrained: Pretrained, path: Path, length: int) -> None:
+        check_encoder(path, pretrained)
+        examples = None if pretrained.run is None else pretrained.run.examples
+        if examples is not None and examples.sentences:
+            raise InputError(f'{path} reads each sentence in a row of its own; attention does not build such rows')
+        self.has_towers = examples is not None and examples.towers
+        self.encoder = pretrained_text_encoder(pretrained, path)
+        self.model = pretrained_encoder(pretrained)
+        check_length(self.model.config, length)
+        require(length == 0 or length > 2, 'length', length, 'at least 3 for an encoder')
+        self.length = length or row_length(pretrained)
+        self.marked = pretrained.problem if self.model.config.global_tokens else ''
+        if self.marked == 'multi_hop':
+            raise InputError(f'{path} marks sentences as global tokens; attention does not build such rows')
+
+    def windows(self, text: str | tuple[str, str]) -> list[TokenRow]:
+        """Returns the windows of a text or of a pair; raises InputError if a pair does not fit one window."""
+        first, *second = self.encoder.encode([text] if isinstance(text, str) else list(text))
+        if second and self.has_towers:
+            raise InputError('the model reads the two texts of a pair in rows of their own; give it one text')
+        if self.marked == 'question_answering' and not second:
+            raise InputError('the model marks the tokens of a question as global; give it a tuple: question, context')
+        room = self.length - self.encoder.special_token_count(is_pair=bool(second))
+        if second:
+            count = len(first.ids) + len(second[0].ids)
+            if count > room:
+                raise InputError(f'the pair has {count} tokens; a window has room for {room}')
+            encodings = [self.encoder.row(first, second[0])]
+        else:
+            first.truncate(room)
+            encodings = [self.encoder.row(window) for window in (first, *first.overflowing)]
+        return [self.token_row(one, len(first.ids)) for one in encodings]
+
+    def token_row(self, encoding: Any, first: int) -> TokenRow:
+        """Returns the row of an encoding whose text 0 has `first` tokens, with global tokens as in fine-tuning."""
+        ids_L, is_global_L = np.asarray(encoding.ids, np.int32), None
+        numbers = text_numbers(encoding.special_tokens_mask, first)
+        if self.marked in MARKED_FIRST:
+            is_global_L = np.arange(len(ids_L)) == 0
+        elif self.marked == 'question_answering':
+            is_global_L = np.arange(len(ids_L)) <= numbers.index(0) + first - 1
+        types_L = np.asarray(encoding.type_ids, np.int32) if self.model.config.token_types > 1 else None
+        return TokenRow(ids_L, encoding.tokens, numbers, types_L, is_global_L)
+
+    def padded_length(self, count: int) -> int:
+        """Returns the length to which rows of `count` tokens are padded, as in the other pipelines."""
+        return bucket(count, self.length)
+
+
+class DecoderRows:
+    """The rows that a language model reads of a text, or of a prompt with its continuation.
+
+    Attributes:
+        model: the decoder.
+        length: most tokens of a row.
+    """
+
+    def __init__(self, opened: LanguageModel, length: int) -> None:
+        self.units: TextUnits = opened.units
+        self.model: Decoder = nnx.merge(opened.graph, opened.params)
+        config = self.model.config
+        check_length(config, length)
+        self.rate = config.compression_rate if config.compressed_length else 1
+        require(length % self.rate == 0, 'length', length, f'a multiple of model.compression_rate, {self.rate}')
+        default = config.position_limit or opened.length or WINDOW
+        self.length = length or default - default % self.rate
+
+    def windows(self, text: str | tuple[str, str]) -> list[TokenRow]:
+        """Returns the windows of a text, or of a prompt with its continuation."""
+        prompt, whole = ('', text) if isinstance(text, str) else (text[0], ''.join(text))
+        ids = prompt_ids(whole, self.units)
+        seam = len(os.path.commonprefix([self.units.encode(prompt).tolist(), ids.tolist()]))  # of any two lists
+        names = [token_name(self.units, ids[place : place + 1]) for place in range(len(ids))]
+        numbers: list[int | None] = [int(bool(prompt) and place >= seam) for place in range(len(ids))]
+        parts = [slice(start, start + self.length) for start in range(0, len(ids), self.length)]
+        return [TokenRow(ids[part].astype(np.int32), names[part], numbers[part]) for part in parts]
+
+    def padded_length(self, count: int) -> int:
+        """Returns the length to which rows of `count` tokens are padded, a multiple of the compression rate.
+
+        Rows stay unpadded if the mechanism depends on the number of keys.
+        """
+        if any(mechanism.key_access.by_length for mechanism in self.model.config.mechanisms):
+            return count + -count % self.rate
+        padded = bucket(count, self.length)
+        return padded + -padded % self.rate
 
 
 class AttentionPipeline:
     """A pipeline that returns what the layers of an encoder or a decoder read: weights, queries and keys.
 
     Args:
+        rows: the model with its tokenizer.
         layers: numbers of the layers to return, from 0; None = all.
         heads: numbers of the heads to return, from 0; None = all.
-        length: most tokens of a window; 0 = as many as the model reads.
     """
 
-    model: Encoder | Decoder
-
     def __init__(
-        self, *, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None, length: int = 0
+        self, rows: EncoderRows | DecoderRows, *, layers: Sequence[int] | None, heads: Sequence[int] | None
     ) -> None:
-        config = self.model.config
-        check_has_weights(config)
-        most = max(heads_of for heads_of, _ in layer_sizes(config))
+        self.rows, config = rows, rows.model.config
         self.layers = checked_numbers('layer', layers, config.layers)
-        self.heads = checked_numbers('head', heads, most)
-        limit = config.position_limit
-        require_at_least(0, 'length', length)
-        if limit is not None and length > limit:
-            raise InputError(f'length is {length}; the model has {limit} positions')
-        self.length = length
-
-    def windows(self, text: str | tuple[str, str]) -> list[TokenRow]:
-        """Returns the windows of a text or of two texts; raises InputError if two texts do not fit one window."""
-        raise NotImplementedError
-
-    def readings(self, rows: list[TokenRow]) -> list[tuple[list[str], list[LayerReading]]]:
-        """Returns the names of the keys of each window, and what each layer reads there."""
-        raise NotImplementedError
+        self.heads = checked_numbers('head', heads, max(heads_of for heads_of, _ in layer_sizes(config)))
+        self.graph, self.params = nnx.split(rows.model)
 
     def __call__(self, inputs: Any) -> Any:
         """Returns the windows of a text or of a tuple of two texts; for a list, a list of these.
@@ -98,150 +212,135 @@ class AttentionPipeline:
             'key_tokens'  the M tokens that are read: the same, or with segment memory those of earlier windows first;
                           '<compressed>' stands for several tokens
             'texts'       the text of each token: 0 or 1, the place in the tuple; None for special tokens
-            'layers'      a dict for each chosen layer: 'layer' and 'heads', numbers from 0; the arrays 'weights'
-                          [heads, L, M], float32, and 'queries' [heads, L, K] and 'keys' [heads, M, K], as the layer
-                          hands them to `attend`; None if its mechanism reads no queries or no keys
+            'layers'      a dict for each chosen layer:
+                'layer', 'heads'  numbers from 0
+                'weights'         float32 [heads, L, M]
+                'queries'         [heads, L, K], as the layer hands them to `attend`; None if it reads no queries
+                'keys'            [heads, M, K], as the layer hands them to `attend`; None if it reads no keys
+                'scale'           the factor of query times key in the logits; None if the logits are no such products
+                'value_norms'     float32 [heads, M], the length of each value after the output projection
 
         A long text has several windows, and a UserWarning says so.
         """
-        if not isinstance(inputs, list):
-            return self([inputs])[0]
-        map_items(inputs, check_input)
-        found = []
-        for rows in map_items(inputs, self.windows):
-            if len(rows) > 1:
-                warnings.warn(
-                    f'a text is read in {len(rows)} windows of up to {len(rows[0].ids_L)} tokens', stacklevel=2
-                )
-            parts = zip(rows, self.readings(rows), strict=True)
-            found.append([self._window(row, keys, readings) for row, (keys, readings) in parts])
-        return found
+        is_list = isinstance(inputs, list)
+        rows = map_items(inputs if is_list else [inputs], self.rows_of)
+        for parts in rows:
+            warn_of_windows(parts, stacklevel=3)
+        found = [[{**one, 'layers': [*one['layers']]} for one in self.read(parts)] for parts in rows]
+        return found if is_list else found[0]
 
-    def _window(self, row: TokenRow, keys: list[str], readings: list[LayerReading]) -> dict[str, Any]:
-        size = len(row.names), len(keys)
-        chosen = [self.layer_arrays(one, *size) for one in readings if one.number in self.layers]
-        return {'tokens': row.names, 'key_tokens': keys, 'texts': row.texts, 'layers': chosen}
+    def windows(self, text: str | tuple[str, str]) -> Iterator[dict[str, Any]]:
+        """Returns the windows of one text, as `__call__` does, but computes them and their layers one at a time.
 
-    def layer_arrays(self, reading: LayerReading, queries: int, keys: int) -> dict[str, Any]:
-        """Returns the arrays of a layer's chosen heads, without padding at the end and empty memory at the start."""
-        query_BLHK, key_BMGK = reading.operands.query_BLHK, reading.operands.key_BMHK
-        last = key_BMGK.shape[1] - (query_BLHK.shape[1] - queries)
-        heads = [head for head in self.heads if head < query_BLHK.shape[2]]
-        of_keys = [head * key_BMGK.shape[2] // query_BLHK.shape[2] for head in heads]
-        weights = [np.asarray(block)[0, heads, :, last - keys : last] for block in reading.weight_blocks()]
-        access = reading.mechanism.key_access
-        return {
-            'layer': reading.number,
-            'heads': heads,
-            'weights': np.concatenate(weights, axis=1)[:, :queries],
-            'queries': np.asarray(query_BLHK)[0, :queries, heads] if access.queries else None,
-            'keys': np.asarray(key_BMGK)[0, last - keys : last, of_keys] if access.keys else None,
+        'layers' is an iterator, so the caller needs memory for the weights of only one layer of a long window.
+        """
+        rows = self.rows_of(text)
+        warn_of_windows(rows, stacklevel=3)
+        return self.read(rows)
+
+    def rows_of(self, text: Any) -> list[TokenRow]:
+        """Returns the rows of a text or of two texts; raises InputError for anything else."""
+        check_input(text)
+        return self.rows.windows(text)
+
+    def read(self, rows: list[TokenRow]) -> Iterator[dict[str, Any]]:
+        """Yields the windows of a text's rows."""
+        config, earlier = self.rows.model.config, list[str]()
+        memory = empty_memory(config, 1) if config.memory_length else None
+        for row in rows:
+            compressed = int((memory.compressed.segments_BM != 0).sum()) if isinstance(memory, CompressedMemory) else 0
+            keys = [COMPRESSED] * compressed + [*earlier, *row.names]
+            layers, memory = self.layer_arrays(row.padded(self.rows.padded_length(len(row.ids_L))), memory)
+            parts = (self.without_padding(*one, len(row.names), len(keys)) for one in layers)
+            yield {'tokens': row.names, 'key_tokens': keys, 'texts': row.text_numbers, 'layers': parts}
+            earlier = [*earlier, *row.names][-config.memory_length :] if config.memory_length else []
+
+    def layer_arrays(
+        self, row: PaddedRow, memory: AnyMemory | None
+    ) -> tuple[Iterator[tuple[int, Arrays]], AnyMemory | None]:
+        """Returns the numbers and arrays of the chosen layers, and the memory after the row."""
+        if row.tokens_BL.shape[1] <= AT_ONCE:
+            found, memory = compiled_arrays(self.graph, self.params, row, memory, (self.layers, self.heads))
+            return iter(found.items()), memory
+        readings, memory = row_readings(self.rows.model, row, memory)
+        chosen = (one for one in readings if one.number in self.layers)
+        return ((one.number, head_arrays(one, self.heads, by_blocks=True)) for one in chosen), memory
+
+    def without_padding(self, number: int, arrays: Arrays, queries: int, keys: int) -> dict[str, Any]:
+        """Returns a layer's dict: its arrays without padding at the end and empty memory at the start."""
+        arrays = jax.device_get(arrays)
+        heads, padded, slots = arrays['weights'].shape
+        last = slots - (padded - queries)
+        kept = slice(last - keys, last)
+        parts = {name: None if x is None else x[:, kept] for name, x in arrays.items() if name in KEY_ARRAYS}
+        query, scale = arrays['queries'], arrays['scale']
+        return parts | {
+            'layer': number,
+            'heads': [*self.heads[:heads]],
+            'weights': arrays['weights'][:, :queries, kept],
+            'queries': None if query is None else query[:, :queries],
+            'scale': None if scale is None else float(scale),
         }
 
 
-class EncoderAttentionPipeline(AttentionPipeline):
-    """The pipeline `attention` of a checkpoint with an encoder."""
-
-    def __init__(self, pretrained: Pretrained, path: Path, **options: Any) -> None:
-        check_encoder(path, pretrained)
-        self.encoder: TextEncoder = pretrained_text_encoder(pretrained, path)
-        self.model = pretrained_encoder(pretrained)
-        super().__init__(**options)
-        self.length = self.length or row_length(pretrained)
-        require(self.length > 2, 'length', self.length, 'at least 3 for an encoder')
-        has_global = self.model.config.global_tokens > 0
-        if has_global and pretrained.problem in MARKED_BY_QUESTION:
-            raise InputError(f'{path} marks the tokens of questions as global; attention does not build its rows yet')
-        self.is_first_global = has_global and pretrained.problem in MARKED_FIRST
-
-    def windows(self, text: str | tuple[str, str]) -> list[TokenRow]:
-        """Returns the windows of a text or of a pair."""
-        texts = [text] if isinstance(text, str) else list(text)
-        first, *second = self.encoder.encode(texts)
-        room = self.length - self.encoder.special_token_count(is_pair=bool(second))
-        if second:
-            count = len(first.ids) + len(second[0].ids)
-            if count > room:
-                raise InputError(f'the pair has {count} tokens; a window has room for {room}')
-            encodings = [self.encoder.row(first, second[0])]
-        else:
-            first.truncate(room)
-            encodings = [self.encoder.row(window) for window in (first, *first.overflowing)]
-        has_types = self.model.config.token_types > 1
-        return [
-            TokenRow(
-                np.asarray(one.ids, np.int32),
-                one.tokens,
-                texts_of(one.special_tokens_mask, len(first.ids)),
-                np.asarray(one.type_ids, np.int32) if has_types else None,
-            )
-            for one in encodings
-        ]
-
-    def readings(self, rows: list[TokenRow]) -> list[tuple[list[str], list[LayerReading]]]:
-        """Returns what each layer reads; the first token is global if fine-tuning marked it so."""
-        found = []
-        for row in rows:
-            options: dict[str, Any] = {}
-            if row.types_L is not None:
-                options['token_types_BL'] = jnp.asarray(row.types_L)[None]
-            if self.is_first_global:
-                options['is_global_BL'] = jnp.arange(len(row.ids_L))[None] == 0
-            segments = Lengths(jnp.asarray([len(row.ids_L)], jnp.int32))
-            found.append((row.names, layer_readings(self.model, jnp.asarray(row.ids_L)[None], segments, **options)))
-        return found
+def row_readings(
+    model: Encoder | Decoder, row: PaddedRow, memory: AnyMemory | None
+) -> tuple[list[LayerReading], AnyMemory | None]:
+    """Returns what each layer reads in a row, and the memory after the row."""
+    segments = Lengths(row.token_count[None])
+    if isinstance(model, Encoder):
+        options = {'token_types_BL': row.types_BL, 'is_global_BL': row.is_global_BL}
+        return layer_readings(model, row.tokens_BL, segments, **options), None
+    segments_BL = segments.segments(row.tokens_BL.shape[1])
+    if memory is None:
+        return layer_readings(model, row.tokens_BL, segments_BL), None
+    return segment_readings(model, row.tokens_BL, segments_BL, memory)
 
 
-class DecoderAttentionPipeline(AttentionPipeline):
-    """The pipeline `attention` of a language model."""
+@functools.partial(jax.jit, static_argnames=('graph', 'chosen'))
+def compiled_arrays(
+    graph: Any, params: Any, row: PaddedRow, memory: AnyMemory | None, chosen: tuple[tuple[int, ...], tuple[int, ...]]
+) -> tuple[dict[int, Arrays], AnyMemory | None]:
+    """Returns the arrays of the chosen layers and heads, by layer, and the memory after the row."""
+    layers, heads = chosen
+    readings, memory = row_readings(nnx.merge(graph, params), row, memory)
+    return {one.number: head_arrays(one, heads) for one in readings if one.number in layers}, memory
 
-    def __init__(self, path: Path, checkpoint: str, **options: Any) -> None:
-        opened = open_language_model(path, checkpoint)
-        self.units: TextUnits = opened.units
-        self.model: Decoder = nnx.merge(opened.graph, opened.params)
-        super().__init__(**options)
-        rate = self.model.config.compression_rate if self.model.config.compressed_length else 1
-        require(self.length % rate == 0, 'length', self.length, f'a multiple of model.compression_rate, {rate}')
-        default = self.model.config.position_limit or opened.length or UNREAD
-        self.length = self.length or default - default % rate
 
-    def windows(self, text: str | tuple[str, str]) -> list[TokenRow]:
-        """Returns the windows of a text, or of a prompt with its continuation."""
-        prompt, whole = ('', text) if isinstance(text, str) else (text[0], ''.join(text))
-        ids = self.units.encode(whole)
-        seam = len(os.path.commonprefix([self.units.encode(prompt).tolist(), ids.tolist()]))  # of any two lists
-        names = [self.units.decode(ids[place : place + 1]) for place in range(len(ids))]
-        texts: list[int | None] = [int(bool(prompt) and place >= seam) for place in range(len(ids))]
-        parts = [slice(start, start + self.length) for start in range(0, len(ids), self.length)]
-        return [TokenRow(ids[part].astype(np.int32), names[part], texts[part]) for part in parts]
+def head_arrays(reading: LayerReading, chosen: Sequence[int], *, by_blocks: bool = False) -> Arrays:
+    """Returns the arrays of a layer's chosen heads, those of the window's dict.
 
-    def readings(self, rows: list[TokenRow]) -> list[tuple[list[str], list[LayerReading]]]:
-        """Returns what each layer reads, in the memory too if the model has one."""
-        config = self.model.config
-        if not config.memory_length:
-            return [
-                (
-                    row.names,
-                    layer_readings(self.model, jnp.asarray(row.ids_L)[None], jnp.ones((1, len(row.ids_L)), jnp.int32)),
-                )
-                for row in rows
-            ]
-        memory, names, found = empty_memory(config, 1), list[str](), []
-        for row in rows:
-            count = len(row.ids_L)
-            padding = -count % config.compression_rate if config.compressed_length else 0
-            ids_L = np.pad(row.ids_L, (0, padding))
-            segments_BL = (jnp.arange(len(ids_L))[None] < count).astype(jnp.int32)
-            compressed = memory.compressed.segments_BM if isinstance(memory, CompressedMemory) else np.zeros(0)
-            keys = [COMPRESSED] * int((compressed != 0).sum()) + [*names, *row.names]
-            readings, memory = segment_readings(self.model, jnp.asarray(ids_L)[None], segments_BL, memory)
-            found.append((keys, readings))
-            names = [*names, *row.names][-config.memory_length :]
-        return found
+    With `by_blocks`, the weights are a NumPy array, and the device holds those of only some queries at a time.
+    """
+    query_BLHK, key_BMGK = reading.operands.query_BLHK, reading.operands.key_BMHK
+    heads = np.array([head for head in chosen if head < query_BLHK.shape[2]], np.int32)
+    access = reading.mechanism.key_access
+    return {
+        'weights': weights_of_heads(reading, heads) if by_blocks else reading.weights()[0, heads],
+        'queries': query_BLHK[0].swapaxes(0, 1)[heads] if access.queries else None,
+        'keys': key_BMGK[0].swapaxes(0, 1)[heads * key_BMGK.shape[2] // query_BLHK.shape[2]] if access.keys else None,
+        'scale': reading.logit_scale,
+        'value_norms': reading.value_norms()[0, heads],
+    }
+
+
+def weights_of_heads(reading: LayerReading, heads: np.ndarray) -> np.ndarray:
+    """Returns the weights of some heads, float32 [heads, L, M], computed by blocks of queries."""
+    queries, keys = reading.operands.query_BLHK.shape[1], reading.operands.key_BMHK.shape[1]
+    weights, first = np.empty((len(heads), queries, keys), np.float32), 0
+    for block in reading.weight_blocks():
+        weights[:, first : first + block.shape[2]] = block[0, heads]
+        first += block.shape[2]
+    return weights
 
 
 def open_attention_pipeline(path: Path, checkpoint: str, options: dict[str, Any]) -> AttentionPipeline:
     """Returns the pipeline `attention` of the encoder or language model in a folder.
+
+    Args:
+        path: the folder.
+        checkpoint: a workdir's checkpoint, as in `open_pretrained`.
+        options: `layers` and `heads`, numbers from 0, and `length`, most tokens of a window.
 
     Raises:
         InputError: the model has no attention weights, is an encoder-decoder, or lacks such a layer or head.
@@ -249,15 +348,66 @@ def open_attention_pipeline(path: Path, checkpoint: str, options: dict[str, Any]
     known = ('layers', 'heads', 'length')
     if unknown := sorted(options.keys() - {*known}):
         raise InputError(f'unknown options: {", ".join(unknown)}; known: {", ".join(known)}')
-    if read_config_json(path).get('task') == LANGUAGE_MODELLING:
-        return DecoderAttentionPipeline(path, checkpoint, **options)
-    pretrained = open_pretrained(path, checkpoint)
+    length = options.get('length', 0)
+    require_at_least(0, 'length', length)
+    rows = open_rows(path, checkpoint, length)
+    return AttentionPipeline(rows, layers=options.get('layers'), heads=options.get('heads'))
+
+
+def open_rows(path: Path, checkpoint: str, length: int) -> EncoderRows | DecoderRows:
+    """Returns the encoder or the language model in a folder, with its tokenizer."""
+    values = read_config_json(path)
+    if values.get('task') == LANGUAGE_MODELLING:
+        return DecoderRows(open_language_model(path, checkpoint), length)
+    pretrained = open_pretrained(path, '' if checkpoint == LAST and 'task' not in values else checkpoint)
     if pretrained.problem == LANGUAGE_MODELLING:
-        return DecoderAttentionPipeline(path, checkpoint, **options)
-    return EncoderAttentionPipeline(pretrained, path, **options)
+        return DecoderRows(imported_language_model(path, pretrained), length)
+    return EncoderRows(pretrained, path, length)
 
 
-def texts_of(is_special: Sequence[int], first: int) -> list[int | None]:
+def check_length(config: ModelConfig, length: int) -> None:
+    """Raises InputError if the layers have no attention weights, or the model has fewer than `length` positions."""
+    check_has_weights(config)
+    limit = config.position_limit
+    if limit is not None and length > limit:
+        raise InputError(f'length is {length}; the model has {limit} positions')
+
+
+def warn_of_windows(rows: list[TokenRow], *, stacklevel: int) -> None:
+    """Warns if a text has several windows."""
+    if len(rows) > 1:
+        said = f'a text is read in {len(rows)} windows of up to {len(rows[0].ids_L)} tokens'
+        warnings.warn(said, stacklevel=stacklevel)
+
+
+def bucket(count: int, most: int) -> int:
+    """Returns the first of `BUCKETS` that holds `count` tokens; `most` if none does or the bucket is longer."""
+    return min(most, next((size for size in BUCKETS if size >= count), most))
+
+
+def token_name(units: TextUnits, id_1: np.ndarray) -> str:
+    """Returns a token as text; for a part of a character, its bytes, such as <E2 82>."""
+    name = units.decode(id_1)
+    if NO_CHARACTER not in name:
+        return name
+    number = int(id_1[0])
+    if not isinstance(units, TokenizerUnits):
+        return f'<{number:02X}>'
+    piece = units.tokenizer.id_to_token(number) or name
+    bytes_of = byte_of_character()
+    is_byte_level = all(character in bytes_of for character in piece)
+    return f'<{" ".join(f"{bytes_of[character]:02X}" for character in piece)}>' if is_byte_level else piece
+
+
+@functools.cache
+def byte_of_character() -> dict[str, int]:
+    """Returns the byte of each character in the tokens of byte-level tokenizers (Radford et al. 2019, GPT-2's code)."""
+    printed = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printed]
+    return {chr(byte): byte for byte in printed} | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+def text_numbers(is_special: Sequence[int], first: int) -> list[int | None]:
     """Returns the number of each token's text, None for special tokens; text 0 has `first` tokens, text 1 the rest."""
     counts = itertools.count()
     return [None if special else int(next(counts) >= first) for special in is_special]

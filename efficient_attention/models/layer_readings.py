@@ -23,12 +23,12 @@ from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.layer_stack import Stack, layer_mechanisms, layer_slice
 from efficient_attention.models.segment_memory import AnyMemory
 from efficient_attention.models.uneven_stack import UnevenStack
-from efficient_attention.modules.attention import AttentionOperands
+from efficient_attention.modules.attention import Attention, AttentionOperands
 from efficient_attention.modules.global_tokens import NOBODY
 from efficient_attention.modules.layer import ATTENTION
 from efficient_attention.modules.layer_context import Context, make_context
 
-ROWS = 256  # queries at a time
+QUERIES_AT_ONCE = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +41,7 @@ class LayerReading:
         operands: the arrays that the layer handed to `attend`. Keys and values of a memory come first.
         options: the other arguments of the call; the operands are among them.
         segments_BL: the segment of each query; 0 = padding.
+        attention: the layer's attention module.
     """
 
     number: int
@@ -48,11 +49,35 @@ class LayerReading:
     operands: AttentionOperands
     options: CallOptions
     segments_BL: Array
+    attention: Attention
 
     @property
     def by_blocks(self) -> bool:
         """Whether the weights of some queries can be computed without those of the others."""
         return isinstance(self.mechanism, PatternAttention)
+
+    @property
+    def logit_scale(self) -> float | None:
+        """The factor of query times key in the logits; None if the logits are no such products."""
+        is_product = self.by_blocks and self.operands.additive_HK is None
+        return self.operands.query_BLHK.shape[-1] ** -0.5 if is_product and self.mechanism.key_access.keys else None
+
+    def value_norms(self) -> Array:
+        """Returns the length of each value after the output projection of its head, float32 [B, H, M].
+
+        The bias of the projection is left out, because it belongs to no token. Source: Kobayashi et al. 2020, arXiv
+        2004.10102, section 3.
+        """
+        value_BMHK = self.operands.value_BMHK
+        assert value_BMHK is not None
+        zero_B1D = self.attention.merge_and_project_heads(jnp.zeros_like(value_BMHK[:, :1]))
+
+        def of_head(head: Array) -> Array:
+            is_head_H1 = (jnp.arange(value_BMHK.shape[2]) == head)[:, None]
+            added_BMD = self.attention.merge_and_project_heads(jnp.where(is_head_H1, value_BMHK, 0)) - zero_B1D
+            return jnp.linalg.norm(added_BMD.astype(jnp.float32), axis=-1)
+
+        return jnp.moveaxis(jax.lax.map(of_head, jnp.arange(value_BMHK.shape[2])), 0, 1)
 
     def weights(self) -> Array:
         """Returns the weights of all queries, float32 [B, H, L, M].
@@ -63,7 +88,7 @@ class LayerReading:
             return self._weights_from(0, self.segments_BL.shape[1])
         return weights_with_options(self.operands.query_BLHK, self.operands.key_BMHK, self.mechanism, self.options)
 
-    def weight_blocks(self, rows: int = ROWS) -> Iterator[Array]:
+    def weight_blocks(self, rows: int = QUERIES_AT_ONCE) -> Iterator[Array]:
         """Yields the weights of some queries at a time, float32 [B, H, at most `rows`, M], in order.
 
         So no array has all pairs of all heads. Mechanisms whose weights are not a distribution over the keys of a
@@ -205,7 +230,9 @@ def stack_readings(
         mechanism, options = layer.attention.mechanism_and_options(at_layer, mechanism)
         own = layer_slice(operands, place)
         own = own._replace(key_BMHK=own.query_BLHK) if mechanism.requirements.shared_qk else own
-        readings.append(LayerReading(number, mechanism, own, own.add_to_options(options), context.segments_BL))
+        readings.append(
+            LayerReading(number, mechanism, own, own.add_to_options(options), context.segments_BL, layer.attention)
+        )
     after = None if memory is None else memory.next_memory(handed_out.new_memory, context.segments_BL)
     return x_BLD, readings, after
 
@@ -219,5 +246,11 @@ def self_attention_weights(model: Encoder | Decoder, tokens_BL: Array, segments_
     """Returns the self-attention weights of all N layers, float32 [N, B, H, L, L]; see `layer_readings`.
 
     The function needs memory for all pairs of positions, so it is meant for pictures and short rows.
+
+    Raises:
+        InputError: the layers are recurrent, or have different numbers of heads.
     """
-    return jnp.stack([reading.weights() for reading in layer_readings(model, tokens_BL, segments_BL)])
+    weights = [reading.weights() for reading in layer_readings(model, tokens_BL, segments_BL)]
+    heads = {one.shape[1] for one in weights}
+    require(len(heads) < 2, 'model.layer_heads', model.config.layer_heads, 'equal numbers, to stack the weights')
+    return jnp.stack(weights)

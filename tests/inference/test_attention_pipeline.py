@@ -1,15 +1,20 @@
 """Tests of `ea.pipeline('attention')`: tokens, weights, queries and keys of encoders and language models."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import efficient_attention as ea
 from efficient_attention.errors import InputError
+from efficient_attention.inference import attention_pipeline
+from efficient_attention.models.layer_readings import LayerReading
+from tests.inference import tiny_checkpoint
 from tests.inference.test_generate import workdir_of
-from tests.inference.tiny_checkpoint import random_text, write_checkpoint
+from tests.inference.tiny_checkpoint import MODEL, random_text, write_checkpoint
 
 pytestmark = pytest.mark.lenient_promotion  # A built run has an optimizer; Optax mixes Python floats with int32.
 PAIR = 'the old dog sleeps', 'a king runs under the tree'
@@ -44,6 +49,7 @@ def test_a_pair_is_read_by_an_encoder(encoder: Path):
     assert (layer['layer'], layer['heads']) == (0, [0, 1])
     assert layer['weights'].shape == (2, 13, 13) and layer['queries'].shape == layer['keys'].shape == (2, 13, 8)
     np.testing.assert_allclose(layer['weights'], softmax_of(layer, range(-12, 13)), atol=1e-5)
+    assert layer['scale'] == pytest.approx(8**-0.5) and layer['value_norms'].shape == (2, 13)
 
 
 def test_chosen_heads_are_those_of_all(encoder: Path):
@@ -51,7 +57,7 @@ def test_chosen_heads_are_those_of_all(encoder: Path):
     [chosen] = ea.pipeline('attention', encoder, layers=[0], heads=[1])(PAIR[0])
     [whole], [one] = window['layers'], chosen['layers']
     assert one['heads'] == [1] and chosen['tokens'] == window['tokens']
-    for name in ('weights', 'queries', 'keys'):
+    for name in ('weights', 'queries', 'keys', 'value_norms'):
         np.testing.assert_array_equal(one[name], whole[name][1:])
 
 
@@ -72,6 +78,54 @@ def test_a_prompt_and_its_continuation_are_read_by_a_language_model(decoder: Pat
     for number, layer in enumerate(window['layers']):
         assert layer['layer'] == number and not np.triu(layer['weights'], 1).any()
         np.testing.assert_allclose(layer['weights'], softmax_of(layer, range(7)), atol=1e-5)
+
+
+@pytest.mark.parametrize('kind', ['encoder', 'decoder'])
+def test_long_windows_have_the_arrays_of_short_ones(kind: str, request: pytest.FixtureRequest):
+    run, pair = ea.pipeline('attention', request.getfixturevalue(kind), heads=[1]), (PAIR[0], ' runs')
+    [whole] = run(pair)
+    with (
+        mock.patch.object(attention_pipeline, 'AT_ONCE', 0),
+        mock.patch.object(LayerReading.weight_blocks, '__defaults__', (5,)),
+    ):
+        [window] = run.windows(pair)
+        for layer, expected in zip(window.pop('layers'), whole.pop('layers'), strict=True):
+            for name in ('weights', 'queries', 'keys', 'value_norms'):
+                np.testing.assert_allclose(layer.pop(name), expected.pop(name), atol=1e-5)
+            assert layer.pop('scale') == pytest.approx(expected.pop('scale')) and layer == expected
+        assert window == whole
+
+
+def test_texts_of_one_bucket_share_a_program(encoder: Path):
+    run = ea.pipeline('attention', encoder)
+    sizes = []
+    for count in (9, 10, 11):
+        run(random_text(count))
+        sizes.append(attention_pipeline.compiled_arrays._cache_size())
+    assert len({*sizes}) == 1
+
+
+@pytest.mark.parametrize('problem', ['classification', 'question_answering'])
+def test_global_tokens_are_those_of_fine_tuning(tmp_path: Path, problem: str):
+    with mock.patch.object(tiny_checkpoint, 'MODEL', replace(MODEL, attention='window(1)', global_tokens=6)):
+        path = write_checkpoint(tmp_path, problem)
+    [window] = ea.pipeline('attention', path)(PAIR)
+    is_global = window['layers'][0]['weights'][0][12] > 0  # the last token reads these, its neighbour and itself
+    marked = 1 if problem == 'classification' else 5
+    assert np.flatnonzero(is_global).tolist() == [*range(marked), 11, 12]
+
+
+def test_bytes_of_a_character_have_names(tmp_path: Path):
+    run = ea.pipeline('attention', workdir_of(tmp_path, **{'data.units': 'bytes', 'model.vocab_size': 256}))
+    [window] = run('the é')
+    assert window['tokens'] == ['t', 'h', 'e', ' ', '<C3>', '<A9>']
+
+
+def test_a_character_that_the_vocabulary_lacks_is_refused(decoder: Path):
+    with pytest.raises(InputError, match="^the prompt has '中', which the vocabulary of the run lacks$"):
+        ea.pipeline('attention', decoder)('The old 中')
+    with pytest.raises(InputError, match='^the prompt is not UTF-8$'):
+        ea.pipeline('attention', decoder)('The old \ud800')
 
 
 def test_a_mechanism_without_queries_and_keys_has_none(tmp_path: Path):

@@ -225,6 +225,22 @@ def test_keys_of_a_memory_come_first(fields: dict[str, Any]):
     assert not any(one[0, :, :, slots - 6 : slots][..., is_earlier_text].any() for one in weights[2:])
 
 
+def test_lengths_of_projected_values():
+    model = made(Encoder, ENCODERS['full'] | {'layers': 1})
+    [reading] = layer_readings(model, TOKENS, PACKED)
+    attention = model.stack.layers[0].attention
+    kernel_HKD = np.asarray(attention.out.kernel[...]).reshape(2, 8, 16)
+    added_BMHD = np.einsum('BMHK,HKD->BMHD', np.asarray(reading.operands.value_BMHK), kernel_HKD)
+    assert_close(reading.value_norms(), np.linalg.norm(added_BMHD, axis=-1).swapaxes(1, 2))
+    assert reading.logit_scale == 8**-0.5
+
+
+def test_weights_of_different_numbers_of_heads_are_not_stacked():
+    model = made(Encoder, ENCODERS['sizes of their own'])
+    with pytest.raises(InputError, match=r'^model.layer_heads is \(1, 2, 0\); it must be equal numbers'):
+        self_attention_weights(model, TOKENS, PACKED)
+
+
 def test_weights_of_all_layers_are_stacked():
     model = made(Decoder, DECODERS['causal'])
     weights = self_attention_weights(model, TOKENS, PACKED)
