@@ -39,6 +39,7 @@ ORDER = (
     'workdir',
     'interop',
     'inference',
+    'inspection',
     'scoring',
     'distillation',
     'training',

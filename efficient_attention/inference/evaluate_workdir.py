@@ -5,7 +5,7 @@ that the caller names.
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Unpack
 
@@ -20,6 +20,7 @@ from efficient_attention.inference.keyword_option_types import EvalOptions
 from efficient_attention.inference.seq2seq_generator import unsearchable_reason
 from efficient_attention.inference.translator import score_generated_targets
 from efficient_attention.interop.workdir_import import checkpoint_thresholds
+from efficient_attention.models.head_gates import Head, gates_without, with_head_gates
 from efficient_attention.models.unstacked_layers import lay_out_for_inference
 from efficient_attention.processes.peer_monitor import check_facts_agree_with_peers
 from efficient_attention.processes.watchdog import EVALUATING, Watchdog
@@ -34,6 +35,7 @@ def evaluate_workdir(
     checkpoint: str = LAST,
     batch_size: int | None = None,
     source: str | None = None,
+    mask_heads: Sequence[Head] = (),
     before_search: Callable[[dict[str, float | str]], None] = lambda _: None,
     **protocol: Unpack[EvalOptions],
 ) -> dict[str, float | str]:
@@ -51,12 +53,14 @@ def evaluate_workdir(
         batch_size: rows at a time, over all devices; None = the config's, or 8 for a Hugging Face folder.
         source: text to evaluate a language model on, spelled as `data.source`, in place of the run's held-out text. A
             Hugging Face folder needs one. The result then has no metrics of a unigram model.
+        mask_heads: self-attention heads whose values are zeroed: pairs of layer and head, numbers from 0.
         before_search: called with the metrics known before the slower text search; not called if no text is searched.
         protocol: fields of `EvalConfig` that replace the config's, such as how a language model is evaluated.
 
     Raises:
         InputError: in the same cases as `restore`; also if the checkpoint does not exist, no text is held out, or the
-            batch does not divide over the devices; or `source` or an option of `protocol` does not fit the model.
+            batch does not divide over the devices; or `source`, `mask_heads` or an option of `protocol` does not fit
+            the model.
     """
     config, restore_with = open_evaluated_model(workdir, checkpoint, source, protocol)
     batch_size = config.eval.batch_size if batch_size is None else batch_size
@@ -75,6 +79,8 @@ def evaluate_workdir(
     for note in evaluation.task.notes:
         logging.getLogger(__name__).warning('%s', note)
     graph, params = lay_out_for_inference(evaluation.graph(), params)
+    if mask_heads:
+        graph, params = with_head_gates(graph, params, gates_without(config.model, mask_heads))
     eval_step = evaluation.make_jitted_step(graph)
     task = evaluation.task
     with Watchdog(config.train.stall_seconds, workdir) as watchdog:
@@ -82,7 +88,8 @@ def evaluate_workdir(
         metrics = evaluation.metrics(eval_step, params, on_batch=on_batch)
         steps: dict[str, float | str] = {} if step is None else {'step': step}
         steps |= {'averaged_steps': ', '.join(map(str, averaged))} if averaged else {}
-        found = {**steps, **task.evaluation_protocol, **metrics}
+        masked = {'masked_heads': ', '.join(f'{layer}.{head}' for layer, head in mask_heads)} if mask_heads else {}
+        found = {**steps, **task.evaluation_protocol, **masked, **metrics}
         if not isinstance(task, TextToTextTask):
             return found
         if reason := unsearchable_reason(config.model):

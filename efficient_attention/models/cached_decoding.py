@@ -235,8 +235,8 @@ class CachedDecoder:
         before, each = iter(caches), []
         after: list[Kept] = []
         streams = initial_streams(x_BnD, is_reversible=self.config.stack == 'reversible')
-        for layer, spec in zip(self.layers, self.specs, strict=True):
-            streams, kept, operands = layer.run_with_cache(streams, context, spec, before)
+        for number, (layer, spec) in enumerate(zip(self.layers, self.specs, strict=True)):
+            streams, kept, operands = layer.run_with_cache(streams, context._replace(layer=number), spec, before)
             after += kept
             each.append((streams, operands))
         return merge_streams(streams, x_BnD.dtype), tuple(after), each

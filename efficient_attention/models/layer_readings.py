@@ -72,12 +72,12 @@ class LayerReading:
         assert value_BMHK is not None
         zero_B1D = self.attention.merge_and_project_heads(jnp.zeros_like(value_BMHK[:, :1]))
 
-        def of_head(head: Array) -> Array:
-            is_head_H1 = (jnp.arange(value_BMHK.shape[2]) == head)[:, None]
-            added_BMD = self.attention.merge_and_project_heads(jnp.where(is_head_H1, value_BMHK, 0)) - zero_B1D
+        def of_head(is_head_H: Array) -> Array:
+            own_BMHK = jnp.where(is_head_H[None, None, :, None], value_BMHK, 0)
+            added_BMD = self.attention.merge_and_project_heads(own_BMHK) - zero_B1D
             return jnp.linalg.norm(added_BMD.astype(jnp.float32), axis=-1)
 
-        return jnp.moveaxis(jax.lax.map(of_head, jnp.arange(value_BMHK.shape[2])), 0, 1)
+        return jnp.moveaxis(jax.lax.map(of_head, jnp.eye(value_BMHK.shape[2], dtype=bool)), 0, 1)
 
     def weights(self) -> Array:
         """Returns the weights of all queries, float32 [B, H, L, M].

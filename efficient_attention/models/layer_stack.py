@@ -118,6 +118,7 @@ class Stack(nnx.Module):
             stacked_layers(make, len(set(config.layer_to_param_index)), rngs) if config.is_stacked else make(rngs=rngs)
         )
         self.is_separate, self.is_stacked = False, config.is_stacked
+        self.head_gates: Any = None  # see models/head_gates.py
 
     def unstack_layers(self) -> None:
         """Replaces the stacked parameter arrays by separate arrays for each layer; models/unstacked_layers.py explains
@@ -227,14 +228,17 @@ class Stack(nnx.Module):
         return x_BLD, memory.next_memory(handed_out.new_memory, segments_BL), sum_over_layers(handed_out.aux_losses)
 
     def shared_terms(self, positions_BL: Array | None = None) -> SharedTerms:
-        """Returns the attention terms that all layers share: the position bias, and arrays that the mechanism learns
-        for all layers.
+        """Returns the attention terms that all layers share: the position bias, arrays that the mechanism learns
+        for all layers, and the gates of the heads.
 
         Args:
             positions_BL: positions of the tokens in their texts; by default the indices in the row.
         """
         terms = SharedTerms() if self.position_bias is None else self.position_bias.shared_terms(positions_BL)
-        return terms._replace(learned=None if self.learned is None else self.learned())
+        return terms._replace(
+            learned=None if self.learned is None else self.learned(),
+            head_gates_NH=None if self.head_gates is None else self.head_gates[...],
+        )
 
     def parameter_layers(self) -> tuple[Layer, ...]:
         """Returns the layers that have separate parameters; layers that share parameters appear only once.
@@ -288,7 +292,7 @@ class Stack(nnx.Module):
             for mechanism, caller in zip(turns.mechanisms, callers, strict=True)
         )
         plan = ReversibleStackSpec(branches, self.config.layers, turns.unroll)
-        terms, other_BMD = SharedTerms(context.bias, context.distance_biases, context.learned), None
+        terms, other_BMD = SharedTerms(**{name: getattr(context, name) for name in SharedTerms._fields}), None
         nothing: Any = None
         context = context.with_shared_terms(SharedTerms())
         if context.other is not None:

@@ -180,11 +180,11 @@ class Attention(AttentionProjections):
             tokens = self.global_tokens(x_BLD, context.is_global_BL)
             out_BLHK = attend_with_global(q_BLHK, k_BMHK, v_BMHK, tokens, mechanism, context.segments_BL, options)
             operands = AttentionOperands(q_BLHK, k_BMHK, value_BMHK=v_BMHK, global_tokens=tokens)
-            return self.merge_and_project_heads(out_BLHK), operands
+            return self.merge_and_project_heads(gated(out_BLHK, context)), operands
         operands = self.attention_operands(q_BLHK, k_BMHK, v_BMHK, context, distances=k_BMHK.shape[1])
         q_BLHK = operands.query_BLHK
         out_BLHK, _ = attend_with_options(q_BLHK, k_BMHK, v_BMHK, mechanism, operands.add_to_options(options))
-        return self.merge_and_project_heads(out_BLHK), operands
+        return self.merge_and_project_heads(gated(out_BLHK, context)), operands
 
     def mechanism_and_options(
         self, context: Context, mechanism: Mechanism | None = None
@@ -236,7 +236,7 @@ class Attention(AttentionProjections):
             additive=operands.additive_HK,
             learned=operands.learned,
         )
-        return self.merge_and_project_heads(out_BnHK), cache, operands
+        return self.merge_and_project_heads(gated(out_BnHK, context)), cache, operands
 
     def attention_operands(
         self, q_BLHK: Array, k_BMHK: Array, v_BMHK: Array | None, context: Context, *, distances: int
@@ -302,6 +302,15 @@ class Attention(AttentionProjections):
             k_BMHK = shared_qk_keys(k_BMHK)
         q_BLHK = q_BLHK * self.query_scale if self.query_scale != 1.0 else q_BLHK
         return q_BLHK, k_BMHK, v_BMHK
+
+
+def gated(out_BLHK: Array, context: Context) -> Array:
+    """Returns the heads' results multiplied by the gates of the context's layer; unchanged without gates."""
+    if context.head_gates_NH is None:
+        return out_BLHK
+    assert context.layer is not None  # `Context.layer_context` sets the number
+    gates_H = context.head_gates_NH[context.layer][: out_BLHK.shape[2]]
+    return out_BLHK * gates_H[None, None, :, None].astype(out_BLHK.dtype)
 
 
 def match_memory_length(mechanism: Mechanism, memory: LayerMemory) -> Mechanism:

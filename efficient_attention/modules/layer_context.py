@@ -31,6 +31,7 @@ class SharedTerms(NamedTuple):
     bias: Any = None
     distance_biases: ContentAndDistanceBiases | None = None
     learned: dict[str, Array] | None = None
+    head_gates_NH: Array | None = None
 
 
 class LayerMemory(NamedTuple):
@@ -116,6 +117,7 @@ class Context(NamedTuple):
         bias: added to the logits of self-attention: an array or a function of indices, as in `attend`.
         distance_biases: Transformer-XL's u and v, if all layers share them.
         learned: arrays that a mechanism learns and all layers share, by name.
+        head_gates_NH: factors of each head's output in self-attention, by layer; None = 1 for all heads.
         memory: the layer's inputs of earlier segments. Keys and values come from the memory, then from the input.
             Rotary positions count from the first token of the memory. For a recurrent layer: its states, one per
             direction.
@@ -134,6 +136,7 @@ class Context(NamedTuple):
     bias: Any = None
     distance_biases: ContentAndDistanceBiases | None = None
     learned: dict[str, Array] | None = None
+    head_gates_NH: Array | None = None
     memory: AttentionMemory | tuple[RecurrentState, ...] | None = None
     other: EncodedSource | None = None
     state_rng: Array | None = None
@@ -160,7 +163,7 @@ class Context(NamedTuple):
 
     def with_shared_terms(self, terms: SharedTerms) -> 'Context':
         """Returns the context with the terms that all layers of a stack share, such as the position bias."""
-        return self._replace(bias=terms.bias, distance_biases=terms.distance_biases, learned=terms.learned)
+        return self._replace(**terms._asdict())
 
 
 class ContextOptions(TypedDict, total=False):
@@ -172,6 +175,7 @@ class ContextOptions(TypedDict, total=False):
     bias: Any
     distance_biases: ContentAndDistanceBiases | None
     learned: dict[str, Array] | None
+    head_gates_NH: Array | None
     memory: AttentionMemory | tuple[RecurrentState, ...] | None
     other: EncodedSource | None
     state_rng: Array | None

@@ -38,12 +38,13 @@ PROGRAMS = {
     'grid': 'Trains a table of runs: tasks by attention mechanisms.',
     'plan': 'Plans memory and time of a training step on devices that need not be present.',
     'visualize': 'Draws attention patterns, alignments, pooling weights and attention weights.',
+    'analyze-heads': 'Measures what the attention heads of a model do: shares, distances, dependencies.',
     'report': 'Rewrites the HTML report of a run from its files.',
     'configs': 'Lists, shows and finds the configs of the package.',
     'completion': 'Prints a script that completes this command in bash or zsh.',
 }
 # These programs compute for long on CPUs, so they keep freed memory (efficient_attention/processes/allocator.py).
-KEEP_FREED_MEMORY = ('train', 'eval', 'score', 'translate', 'seeds', 'sweep', 'grid')
+KEEP_FREED_MEMORY = ('train', 'eval', 'score', 'analyze-heads', 'translate', 'seeds', 'sweep', 'grid')
 
 
 def main() -> None:

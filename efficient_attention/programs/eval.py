@@ -46,6 +46,10 @@ def main() -> None:
         name: options[name].value for name in (*PROTOCOL, *SEARCH) if options[name].value is not None
     }
     chosen |= {'checkpoint': checkpoint_from_flags(options), 'batch_size': options.batch_size, 'source': options.source}
+    if options.mask_heads:
+        from efficient_attention.models.head_gates import parse_heads
+
+        chosen['mask_heads'] = parse_heads(options.mask_heads)
     with multi_host_run_from_flags({'options': chosen}, options):
         show(evaluate_workdir(options.workdir, **chosen, before_search=show))
 
@@ -61,6 +65,8 @@ def define_flags() -> flags.FlagValues:
     define_batch_size(None, rows, options)
     other = 'Text for a language model in place of its held-out text, spelled as data.source: text:data/test.txt.'
     flags.DEFINE_string('source', None, other, flag_values=options)
+    masked = 'Heads of self-attention to switch off, LAYER.HEAD with numbers from 0, such as 3.1,4.7.'
+    flags.DEFINE_string('mask_heads', '', masked, flag_values=options)
     define_split(('held_out', 'test'), None, 'Part of the text to evaluate on.', options)
     for name, meaning in {
         'context': 'Tokens that the model sees at once.',

@@ -1,0 +1,1 @@
+"""Shows what the attention heads of a model read, and measures what they do."""

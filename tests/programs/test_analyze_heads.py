@@ -1,0 +1,38 @@
+"""Tests the command line of `analyze-heads`."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from efficient_attention.programs import analyze_heads
+from tests.inference.tiny_checkpoint import write_checkpoint
+
+
+@pytest.mark.parametrize(
+    'given, joined',
+    [
+        (['--dependencies', 'a', 'b', '--seed', '1'], ['--dependencies', 'a,b', '--seed', '1']),
+        (['--dependencies=a', 'b'], ['--dependencies=a,b']),
+        (['--dependencies', 'a,b', '--seed=1'], ['--dependencies', 'a,b', '--seed=1']),
+    ],
+)
+def test_two_files_are_one_value(given: list[str], joined: list[str]):
+    assert analyze_heads.joined_files(given) == joined
+
+
+def test_the_command_writes_data_and_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    (tmp_path / 'text.txt').write_text('the old dog sleeps .', encoding='utf-8')
+    model = write_checkpoint(tmp_path, 'fill_mask')
+    words = ['--model', str(model), '--text', str(tmp_path / 'text.txt'), '--output', str(tmp_path / 'heads')]
+    monkeypatch.setattr(sys, 'argv', ['analyze-heads', *words, '--compared=0'])
+    analyze_heads.main()
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {
+        'page': str(tmp_path / 'heads.html'),
+        'data': str(tmp_path / 'heads.json'),
+    }
+    found = json.loads((tmp_path / 'heads.json').read_text(encoding='utf-8'))
+    assert len(found['heads']) == 2 and 'agreement' not in found and 'relations' not in found
