@@ -109,6 +109,7 @@ SKIPPED = {
     'efficient-attention grid *': 'trains for hours; tests/experiments/test_grid.py trains a table of four cells',
     '* --workdir runs/ticket *': 'tests/training/test_pruning_report.py trains a ticket',
     '*scripts/stress/fuzz_readers.py *': 'draws inputs for minutes; its test draws a few for each reader',
+    'efficient-attention analyze-heads *': 'needs CoNLL-U files; its test measures a tiny encoder',
     'efficient-attention plan *': 'compiles large models for minutes; tests/programs/test_plan.py plans a tiny one',
     '*scripts/benchmarks/planned_attention.py *': 'needs compilers of make plan; its slow test plans two mechanisms',
     '*scripts/benchmarks/saving.py *': IDLE,

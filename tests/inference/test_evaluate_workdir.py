@@ -37,6 +37,14 @@ def test_the_training_batch_and_mesh_do_not_matter(workdir):
     assert found['masked_lm_perplexity'] > 10  # The model is untrained, with 70 tokens.
 
 
+def test_heads_are_switched_off(workdir):
+    plain, masked = evaluate_workdir(workdir), evaluate_workdir(workdir, mask_heads=[(0, 1)])
+    assert masked['masked_heads'] == '0.1' and 'masked_heads' not in plain
+    assert abs(masked['masked_lm_loss'] - plain['masked_lm_loss']) > 1e-4
+    with pytest.raises(InputError, match='^there is no layer 1; the model has layers 0 to 0$'):
+        evaluate_workdir(workdir, mask_heads=[(1, 0)])
+
+
 def test_a_batch_that_does_not_divide_over_the_devices_is_refused(workdir):
     with pytest.raises(InputError, match=r'eval.batch_size 3 does not divide over 4 devices'):
         evaluate_workdir(workdir, batch_size=3)
