@@ -27,6 +27,7 @@ from efficient_attention.inspection.dependencies import (
     read_weights,
 )
 from efficient_attention.inspection.head_comparison import compare_pictures
+from efficient_attention.inspection.head_removal import measure_removal
 from efficient_attention.inspection.head_statistics import HeadDistances, HeadStatistics, key_classes, map_of_heads
 from efficient_attention.inspection.probes import attachment_score, offset_attachment_score, train_probe
 from efficient_attention.models.unstacked_layers import lay_out_for_inference
@@ -47,6 +48,7 @@ class HeadOptions:
         compared: windows in which pictures are compared with leaving tokens out; 0 = none.
         least_cases: fewest test cases of a relation in the table.
         seed: random seed of the copy with random weights.
+        removal: a metric of the run's evaluation, measured without some heads; '' = none.
     """
 
     text: str = ''
@@ -57,10 +59,11 @@ class HeadOptions:
     compared: int = 20
     least_cases: int = LEAST_CASES
     seed: int = 0
+    removal: str = ''
 
     def __post_init__(self) -> None:
-        if not self.text and not self.dependencies:
-            raise InputError('there is nothing to read: give --text, --dependencies or both')
+        if not (self.text or self.dependencies or self.removal):
+            raise InputError('there is nothing to measure: give --text, --dependencies or --removal')
         if len(self.dependencies) not in (0, 2):
             raise InputError(f'--dependencies names {counted(len(self.dependencies), "file")}; it must be DEV TEST')
         for name in ('length', 'limit', 'compared', 'seed'):
@@ -72,8 +75,8 @@ def analyze_heads(model: Path, options: HeadOptions) -> dict[str, Any]:
     """Returns what the heads of a model do, as values for JSON.
 
     'heads' has the statistics of each head, 'map' a place in the plane for each, 'relations' the best head of each
-    dependency, 'probe' the attachment scores, and 'agreement' the rank correlations with leaving tokens out. Parts
-    without data are missing.
+    dependency, 'probe' the attachment scores, 'agreement' the rank correlations with leaving tokens out, and 'removal'
+    a metric without some heads. Parts without data are missing.
 
     Args:
         model: a workdir or a Hugging Face folder.
@@ -96,6 +99,8 @@ def analyze_heads(model: Path, options: HeadOptions) -> dict[str, Any]:
             found['agreement'] = compare_pictures(pipeline, [row for rows in texts for row in rows], options.compared)
     if dev:
         found |= measure_dependencies(pipeline, dev, test, options)
+    if options.removal:
+        found['removal'] = measure_removal(model, options.removal, options.checkpoint)
     return found
 
 

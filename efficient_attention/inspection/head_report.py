@@ -52,6 +52,8 @@ def heads_page(found: Mapping[str, Any]) -> str:
         size=MAP + 2 * MARGIN,
         tables=[statistics_table(heads)] if heads else [],
         relations=relation_table(found.get('relations', [])),
+        removal=removal_table(found.get('removal', {})),
+        removed_grids=removal_grids(found.get('removal', {})),
         correlations=correlation_table(found.get('agreement', {}).get('correlations', {})),
     )
 
@@ -67,17 +69,22 @@ def head_grids(heads: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def grid_drawing(cells: Sequence[tuple[int, int, float]]) -> dict[str, Any]:
-    """Returns the squares of a drawing with a row per layer and a column per head, and its size."""
+def grid_drawing(cells: Sequence[tuple[int, int, float]], *, is_share: bool = True) -> dict[str, Any]:
+    """Returns the squares of a drawing with a row per layer and a column per head, and its size.
+
+    A share from 0 to 1 is a shade as it is; other values are shades from the least to the largest.
+    """
+    values = [value for _, _, value in cells]
+    low, width = (0.0, 1.0) if is_share else (min(values), max(values) - min(values) or 1.0)
     rows, columns = max(layer for layer, _, _ in cells) + 1, max(head for _, head, _ in cells) + 1
     squares = [
         {
             'x': GAP + CELL * head,
             'y': GAP + CELL * layer,
-            'shade': f'{min(max(share, 0.0), 1.0):.3f}',
-            'says': f'layer {layer}, head {head}: {share:.1%}',
+            'shade': f'{min(max((value - low) / width, 0.0), 1.0):.3f}',
+            'says': f'layer {layer}, head {head}: ' + (f'{value:.1%}' if is_share else f'{value:.4f}'),
         }
-        for layer, head, share in cells
+        for layer, head, value in cells
     ]
     size = {'width': GAP + CELL * columns, 'height': GAP + CELL * rows}
     return size | {'squares': squares, 'rows': range(rows), 'columns': range(columns)}
@@ -124,6 +131,27 @@ def relation_table(relations: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         row += [f'{one["accuracy"]:.1%}', f'{one["offset"]:+d}', f'{one["offset_accuracy"]:.1%}']
         rows.append([*row, f'{one["random_accuracy"]:.1%}'])
     return rows
+
+
+def removal_table(removal: Mapping[str, Any]) -> list[list[str]]:
+    """Returns the rows of the table of removed heads: the column names, then a row per number; [] without removal."""
+    if not removal:
+        return []
+    rows = [['heads removed', 'least important first', 'random orders, mean', 'standard deviation']]
+    rows.append(['0', f'{removal["all"]:.4f}', f'{removal["all"]:.4f}', ''])
+    for one, other in zip(removal['by_importance'], removal['by_chance'], strict=True):
+        rows.append([f'{one["removed"]}', f'{one["value"]:.4f}', f'{other["mean"]:.4f}', f'{other["deviation"]:.4f}'])
+    return rows
+
+
+def removal_grids(removal: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns drawings of the metric without each head, and with one head per layer, the darker the larger."""
+    grids = {'without': 'without this head', 'only': 'with only this head in its layer'}
+    return [
+        {'title': f'{removal["metric"]} {says}'}
+        | grid_drawing([(one['layer'], one['head'], one['value']) for one in removal[name]], is_share=False)
+        for name, says in (grids.items() if removal else ())
+    ]
 
 
 def correlation_table(correlations: Mapping[str, Mapping[str, float]]) -> list[list[str]]:

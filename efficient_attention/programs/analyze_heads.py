@@ -5,8 +5,9 @@
 
 `--text` measures each head's entropy, its share of weight on special tokens, punctuation and neighbours, and its mean
 distance; it draws a map of the heads, and compares pictures of attention with leaving tokens out (encoders only).
-`--dependencies` finds the head that points from words to their syntactic heads, per relation (Clark et al. 2019). Both
-may be given together.
+`--dependencies` finds the head that points from words to their syntactic heads, per relation (Clark et al. 2019).
+`--removal` measures a metric of a run, such as accuracy, without each head, with one head in a layer, and with more and
+more heads removed. The three may be given together.
 
 The command writes `heads.json` and `heads.html`, and prints a table of the relations. The last line of output is one
 JSON object with the paths.
@@ -39,7 +40,7 @@ def main() -> None:
 
     tune_allocator()
     chosen: dict[str, Any] = {
-        name: options[name].value for name in ('text', 'length', 'limit', 'compared', 'least_cases', 'seed')
+        name: options[name].value for name in ('text', 'length', 'limit', 'compared', 'least_cases', 'seed', 'removal')
     }
     files = [part.strip() for part in options.dependencies.split(',') if part.strip()]
     found = analyze_heads(
@@ -66,6 +67,8 @@ def define_flags() -> flags.FlagValues:
     least = 'Fewest test cases of a relation in the table.'
     flags.DEFINE_integer('least_cases', 100, least, 1, flag_values=options)
     flags.DEFINE_integer('seed', 0, 'Random seed of the copy with random weights.', 0, flag_values=options)
+    metric = "Metric of the run's evaluation, such as accuracy, to measure without some heads."
+    flags.DEFINE_string('removal', '', metric, flag_values=options)
     define_checkpoint('', '; best by default where the run names a metric, else last', options)
     define_length(0, 'Most tokens per window; 0 = as many as the model reads.', options)
     return options

@@ -91,7 +91,7 @@ def test_parts_of_a_row_keep_its_special_tokens(encoder: Path):
 @pytest.mark.parametrize(
     'given, said',
     [
-        ({}, '^there is nothing to read: give --text, --dependencies or both$'),
+        ({}, '^there is nothing to measure: give --text, --dependencies or --removal$'),
         ({'dependencies': ['a.conllu']}, '^--dependencies names 1 file; it must be DEV TEST$'),
         ({'text': 'x', 'limit': -1}, '^--limit is -1; it must be at least 0$'),
         ({'text': 'x', 'least_cases': 0}, '^--least_cases is 0; it must be at least 1$'),
