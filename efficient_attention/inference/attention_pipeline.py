@@ -88,6 +88,10 @@ class PaddedRow(NamedTuple):
     types_BL: Any = None
     is_global_BL: Any = None
 
+    def options(self) -> dict[str, Any]:
+        """Returns the keyword arguments of `Encoder.embedded` that say more of the tokens than their ids."""
+        return {'token_types_BL': self.types_BL, 'is_global_BL': self.is_global_BL}
+
 
 class EncoderRows:
     """The rows that a checkpoint with an encoder reads of a text or of a pair.
@@ -289,8 +293,7 @@ def row_readings(
     """Returns what each layer reads in a row, and the memory after the row."""
     segments = Lengths(row.token_count[None])
     if isinstance(model, Encoder):
-        options = {'token_types_BL': row.types_BL, 'is_global_BL': row.is_global_BL}
-        return layer_readings(model, row.tokens_BL, segments, **options), None
+        return layer_readings(model, row.tokens_BL, segments, **row.options()), None
     segments_BL = segments.segments(row.tokens_BL.shape[1])
     if memory is None:
         return layer_readings(model, row.tokens_BL, segments_BL), None

@@ -20,6 +20,7 @@ from efficient_attention.data.examples.labelled_text import ARENA
 from efficient_attention.data.examples.text_encoder import TextEncoder, encoding_to_arrays, unknown_words_note
 from efficient_attention.errors import InputError, advice_on_name, require_at_least
 from efficient_attention.inference.attention_pipeline import open_attention_pipeline
+from efficient_attention.inference.attribution_pipeline import open_attribution_pipeline
 from efficient_attention.inference.decoding_options import log_settings
 from efficient_attention.inference.evaluate import evaluate_outputs, make_output_step
 from efficient_attention.inference.fill_mask import MaskFiller
@@ -60,7 +61,7 @@ PROBLEMS = {
     'multiple-choice': ('multiple_choice',),
 }
 TEXT_GENERATION = 'text-generation'
-ATTENTION = 'attention'
+ATTENTION, ATTRIBUTION = 'attention', 'attribution'
 TEXT_TO_TEXT_TASKS = ('text2text-generation', 'translation', 'summarization')
 TRANSLATION = re.compile(r'translation_\w+_to_\w+')  # task names in the configs of released T5 models
 # input formats of these fine-tuning problems; all other problems have the input format 'table'
@@ -94,6 +95,8 @@ def pipeline(
         'text-generation'       text -> {'text'}, the text with a language model's continuation
         'attention'             text, or (text, text) -> for each window, the tokens and what each layer and head reads:
                                 weights, queries and keys; see `AttentionPipeline`
+        'attribution'           text, or (text, text) -> for each window, what each token adds to a classifier's logit;
+                                see `AttributionPipeline`
 
     Args:
         task: one of the names above.
@@ -106,25 +109,27 @@ def pipeline(
         options: 'fill-mask' has `top`, 'feature-extraction' has `pooling`. 'text2text-generation' has `prefix`,
             `alignments` and the fields of `DecodingOptions` (inference/decoding_options.py), such as `beams`, `best`
             and `alpha`. 'text-generation' has `max_tokens`, `temperature`, `top_k`, `top_p`, `seed`, `beams` and
-            `best`. 'attention' has `layers` and `heads`, numbers from 0. The others have the fields of a config's
-            `examples` group.
+            `best`. 'attention' has `layers` and `heads`, numbers from 0; 'attribution' has `label`, whose
+            logit is explained. The others have the fields of a config's `examples` group.
 
     Raises:
         InputError: the task is unknown, or the checkpoint does not support it.
     """
     print_plain_log_lines()
     require_at_least(0, 'batch_size', batch_size)
-    known = ('fill-mask', 'feature-extraction', *PROBLEMS, *TEXT_TO_TEXT_TASKS, TEXT_GENERATION, ATTENTION)
+    known = ('fill-mask', 'feature-extraction', *PROBLEMS, *TEXT_TO_TEXT_TASKS, TEXT_GENERATION, ATTENTION, ATTRIBUTION)
     if task not in known and not TRANSLATION.fullmatch(task):
         raise InputError(f'pipeline {task!r} is unknown; {advice_on_name(task, known)}')
     if task == TEXT_GENERATION:
         if batch_size or length:
             raise InputError(f'{task} reads one prompt at a time, of any length; leave out batch_size and length')
         return TextGenerationPipeline(Path(path), generation_options(options), checkpoint=checkpoint)
+    if task in (ATTENTION, ATTRIBUTION) and batch_size:
+        raise InputError(f'{task} reads one window at a time; leave out batch_size')
     if task == ATTENTION:
-        if batch_size:
-            raise InputError(f'{task} reads one window at a time; leave out batch_size')
         return open_attention_pipeline(Path(path), checkpoint, {**options, 'length': length})
+    if task == ATTRIBUTION:
+        return open_attribution_pipeline(Path(path), checkpoint, {**options, 'length': length})
     size = {'batch_size': batch_size or 32, 'length': length}
     return make_pipeline(task, Path(path), open_pretrained(Path(path), checkpoint), options, **size)
 
