@@ -61,7 +61,7 @@ def last_line(reader: Reader, start: str) -> dict:
 
 def test_the_walk_of_fine_tuning_ends_in_its_files(reader: Reader):
     reader.read('docs/finetuning.md')
-    evaluated = last_line(reader, 'eval --workdir runs/sst2')
+    evaluated = last_line(reader, 'eval --workdir runs/sst2 --checkpoint best')
     assert 0 <= evaluated['accuracy'] <= 1 and evaluated['fine_tuning_weight'] == 9
     seeds = last_line(reader, 'seeds')
     assert set(seeds['seeds']) == {'0', '1'} and 0 <= seeds['mean']['accuracy'] <= 1
