@@ -18,8 +18,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # files whose tests compile for devices that this machine lacks
 PLAN_TESTS = tests/planning tests/attention/softmax/test_cudnn.py tests/attention/softmax/test_mosaic.py tests/attention/softmax/test_splash.py \
   tests/scripts/benchmarks/test_planned_attention.py
-.PHONY: help quickstart test test-fast test-all test-plan lint format docs lock peers plan beam harness tfds linkcheck clean install-run install-test \
-  install-docs
+BROWSER_TESTS = tests/inspection/test_attention_page_browser.py
+.PHONY: help quickstart test test-fast test-all test-plan browser lint format docs lock peers plan beam harness tfds linkcheck clean install-run \
+  install-test install-docs install-browser
 
 install = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-input
 # Installs the lock $(2) into the environment $(1). The lock is also a constraint: where a package asks for another with
@@ -38,7 +39,7 @@ quickstart: $(VENV)/.run  ## pretrain, evaluate and try a small ALBERT on text t
 	@$(VENV)/bin/python scripts/fill_mask.py --model $(QUICKSTART_WORKDIR) 'A list is a [MASK] type.' \
 	  'Return the [MASK] of the file.' 'If the argument is not a [MASK], an exception is raised.'
 
-test: $(VENV)/.test  ## run the test suite without the marks slow, gpu, tpu, real
+test: $(VENV)/.test  ## run the test suite without the marks slow, gpu, tpu, real, browser
 	@$(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
 	  $(PYTEST_ARGUMENTS)
 
@@ -52,7 +53,7 @@ test-fast: $(VENV)/.test  ## the tests marked fast: a cell of each mechanism, th
 
 test-all: $(VENV)/.test  ## the suite with the tests marked slow, then the fast ones compiled as for users
 	@$(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 4 --dist worksteal \
-	  -m 'not gpu and not tpu and not real' $(PYTEST_ARGUMENTS)
+	  -m 'not gpu and not tpu and not real and not browser' $(PYTEST_ARGUMENTS)
 	@echo '[test-all] the fast tests once more, compiled as for users'
 	@COMPILE_AS_FOR_USERS=1 $(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 4 -m fast $(FAST_FILES)
 
@@ -83,6 +84,9 @@ install-test: $(VENV)/.test
 	@:
 
 install-docs: .venv-docs/.docs
+	@:
+
+install-browser: .venv-browser/.browser
 	@:
 
 # ---- environments: a stamp file is newer than its lock file if the environment has the packages of that lock ----
@@ -128,7 +132,7 @@ peers: .venv-peers/.peers  ## environment with PyTorch and transformers, for scr
 
 # Slow tests compile whole steps for GPUs and TPUs, one after another, because each takes some GB.
 test-plan: .venv-plan/.plan  ## the tests that need the compilers for TPUs and NVIDIA GPUs
-	@.venv-plan/bin/python -m pytest -n 0 -m 'not gpu and not tpu and not real' $(PLAN_TESTS) $(PYTEST_ARGUMENTS)
+	@.venv-plan/bin/python -m pytest -n 0 -m 'not gpu and not tpu and not real and not browser' $(PLAN_TESTS) $(PYTEST_ARGUMENTS)
 
 plan: .venv-plan/.plan  ## environment with the compilers for TPUs and NVIDIA GPUs, for scripts/plan.py (6 GB)
 .venv-plan/.plan: requirements/plan.txt
@@ -141,6 +145,21 @@ plan: .venv-plan/.plan  ## environment with the compilers for TPUs and NVIDIA GP
 	$(call environment,.venv-docs)
 	@echo '[set-up] installing requirements/docs.txt into .venv-docs'
 	@$(call install_lock,.venv-docs,requirements/docs.txt)
+	@touch $@
+
+browser: .venv-browser/.browser  ## the tests of pages in a browser; installs Chromium on Debian where it is missing
+	@{ command -v chromium && command -v chromedriver; } >/dev/null || { echo '[set-up] installing chromium and chromium-driver'; \
+	  sudo=$$(command -v sudo || true); $$sudo apt-get update -qq && $$sudo apt-get install -qq -y chromium chromium-driver; } || \
+	  { echo 'error: chromium or chromedriver is missing, and apt-get could not install it' >&2; exit 1; }
+	@.venv-browser/bin/python -m pytest -p no:hypothesispytest -n 0 -m browser $(BROWSER_TESTS) $(PYTEST_ARGUMENTS)
+
+# Selenium alone is installed here; every other package is that of $(VENV).
+.venv-browser/.browser: requirements/browser.txt $(VENV)/.test
+	$(call environment,.venv-browser)
+	@echo '[set-up] installing requirements/browser.txt into .venv-browser'
+	@$(call install_lock,.venv-browser,requirements/browser.txt)
+	@where='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+	  $(VENV)/bin/python -c "$$where" >"$$(.venv-browser/bin/python -c "$$where")/test_environment.pth"
 	@touch $@
 
 beam: .venv-beam/.beam  ## environment with Apache Beam, for scripts/prepare_corpus_beam.py
@@ -171,7 +190,7 @@ tfds: .venv-tfds/.tfds  ## prepare a TensorFlow Datasets set in data/tfds: make 
 compile = .venv-lock/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
   --no-header --no-emit-index-url --no-annotate --upgrade
 
-lock:  ## renew requirements/{run,test,lint,plan,docs,harness,beam,tfds}.txt from pyproject.toml and tfds.in
+lock:  ## renew requirements/{run,test,lint,browser,plan,docs,harness,beam,tfds}.txt from pyproject.toml and tfds.in
 	$(call environment,.venv-lock)
 	@$(call install,.venv-lock) --upgrade uv
 	@index=$$(.venv-lock/bin/python -m pip config get global.index-url 2>/dev/null || true); \
@@ -182,10 +201,11 @@ lock:  ## renew requirements/{run,test,lint,plan,docs,harness,beam,tfds}.txt fro
 	  $(compile) --extra train --extra docs --constraints requirements/test.txt --output-file requirements/docs.txt >/dev/null; \
 	  $(compile) --extra test --extra harness --output-file requirements/harness.txt >/dev/null; \
 	  $(subst pyproject.toml,--group lint,$(compile)) --output-file requirements/lint.txt >/dev/null; \
+	  $(subst pyproject.toml,--group browser,$(compile)) --constraints requirements/test.txt --output-file requirements/browser.txt >/dev/null; \
 	  $(subst pyproject.toml,--group beam,$(compile)) --output-file requirements/beam.txt >/dev/null; \
 	  $(subst pyproject.toml,requirements/tfds.in,$(compile)) --output-file requirements/tfds.txt >/dev/null
-	@! grep -n '://' requirements/test.txt requirements/run.txt requirements/plan.txt requirements/docs.txt requirements/harness.txt requirements/lint.txt requirements/beam.txt requirements/tfds.txt
-	@echo 'renewed requirements/test.txt, run.txt, plan.txt, docs.txt, harness.txt, lint.txt, beam.txt and tfds.txt'
+	@! grep -n '://' requirements/test.txt requirements/run.txt requirements/plan.txt requirements/docs.txt requirements/harness.txt requirements/lint.txt requirements/browser.txt requirements/beam.txt requirements/tfds.txt
+	@echo 'renewed requirements/test.txt, run.txt, plan.txt, docs.txt, harness.txt, lint.txt, browser.txt, beam.txt and tfds.txt'
 
 clean:  ## remove environments, builds, tool caches and compiled programs; runs/, data/ and the rest of cache/ stay
 	rm -rf cache/programs .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

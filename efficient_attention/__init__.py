@@ -78,6 +78,7 @@ _PUBLIC = {
     'ModelConfig': 'config.model',
     'InputError': 'errors',
     'load': 'inference.load',
+    'attention_page': 'inspection.attention_page',
     'open_scorer': 'scoring.open_scorer',
     'pipeline': 'inference.pipeline',
     'train': 'training.from_python',

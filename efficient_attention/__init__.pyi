@@ -48,6 +48,7 @@ from efficient_attention.config.model import ModelConfig as ModelConfig
 from efficient_attention.errors import InputError as InputError
 from efficient_attention.inference.load import load as load
 from efficient_attention.inference.pipeline import pipeline as pipeline
+from efficient_attention.inspection.attention_page import attention_page as attention_page
 from efficient_attention.models.decoder import Decoder as Decoder
 from efficient_attention.models.encoder import Encoder as Encoder
 from efficient_attention.models.encoder_decoder import EncoderDecoder as EncoderDecoder

@@ -1,14 +1,17 @@
-"""Draws attention: patterns, a decoder's cross-attention, a classifier's pooling weights, or weights of mechanisms.
+"""Draws attention: of a checkpoint, patterns, cross-attention, pooling weights, or weights of mechanisms.
 
+    efficient-attention visualize attention --model runs/x --text 'The dog sleeps.' --output attention.html
     efficient-attention visualize pattern 'causal & window(256)' --output window.png
     efficient-attention visualize alignment --model runs/multi30k 'Zwei Hunde spielen.' --output alignment.png
     efficient-attention visualize pooling --model runs/han 'It begins well. The end is bad.' --output pooling.html
     efficient-attention visualize weights 'sparsemax(causal)' 'entmax(causal)' causal --output weights.png
 
-`pattern` draws one pattern and its computed tiles, as PNG and in the terminal, and prints its cost. `gallery` draws all
-named patterns and presets in one picture. `alignment` prints an encoder-decoder's output for each text, and draws the
-weights of its cross-attention. `pooling` writes a page with the weights of sentences and words in a classifier's
-decision. `weights` draws the attention weights of mechanisms for the same random queries and keys.
+`attention` writes a page that shows what each layer and head of a checkpoint reads in a text. For a long text, the page
+has a choice of the window. `pattern` draws one pattern and its computed tiles, as PNG and in the terminal, and prints
+its cost. `gallery` draws all named patterns and presets in one picture. `alignment` prints an encoder-decoder's output
+for each text, and draws the weights of its cross-attention. `pooling` writes a page with the weights of sentences and
+words in a classifier's decision. `weights` draws the attention weights of mechanisms for the same random queries and
+keys.
 """
 
 import sys
@@ -56,24 +59,29 @@ GALLERY = (
 )
 GALLERY_LENGTH, GALLERY_TILE = 128, 8
 WORDS = {  # {action: its positional arguments}
+    'attention': '',
     'pattern': 'PATTERN',
     'gallery': '',
     'alignment': 'TEXT...',
     'pooling': 'TEXT...',
     'weights': 'MECHANISM...',
 }
+REQUIRED = {'attention': ('model', 'text'), 'alignment': ('model',), 'pooling': ('model',)}
 
 
 def main() -> None:
     """Reads the flags, writes the picture of the chosen action, and prints the path of the file."""
     command, arguments = split_subcommand(sys.argv, WORDS, about=__doc__)
     options = define_flags(command)
-    required = ('model',) if command in ('alignment', 'pooling') else ()
+    required = REQUIRED.get(command, ())
     words = parse_flags(arguments, required, options=options, words=WORDS[command], command=command, about=__doc__)
-    if command == 'pooling':
-        from efficient_attention.programs.pictures.pooling import (
-            pages_of_texts,
-        )  # imported late, because it imports the models
+    if command == 'attention':
+        # This import and the others of pictures/ are late, because they import the models.
+        from efficient_attention.programs.pictures.attention import write_attention_page
+
+        write_attention_page(options)
+    elif command == 'pooling':
+        from efficient_attention.programs.pictures.pooling import pages_of_texts
 
         write_atomically(options.output, pages_of_texts(words, options))
     else:
@@ -86,7 +94,6 @@ def main() -> None:
 def plot_figure(command: str, words: list[str], options: flags.FlagValues) -> Figure:
     """Draws the picture of an action such as 'pattern' or 'alignment', and returns it as a matplotlib figure."""
     if command == 'alignment':
-        # This import is late, because it imports the models.
         from efficient_attention.programs.pictures.alignment import draw_translation_alignments
 
         return draw_translation_alignments(words, options)
@@ -108,6 +115,12 @@ def define_flags(command: str) -> flags.FlagValues:
 
         define_output('PNG to write.', Path('alignment.png'), options)
         define_alignment_flags(options)
+        return options
+    if command == 'attention':
+        from efficient_attention.programs.pictures.attention import define_attention_flags
+
+        define_output('HTML page to write.', Path('attention.html'), options)
+        define_attention_flags(options)
         return options
     if command == 'pooling':
         from efficient_attention.programs.pictures.pooling import define_pooling_flags
