@@ -223,6 +223,12 @@ class AttentionPipeline:
                 'keys'            [heads, M, K], as the layer hands them to `attend`; None if it reads no keys
                 'scale'           the factor of query times key in the logits; None if the logits are no such products
                 'value_norms'     float32 [heads, M], the length of each value after the output projection
+                'softmax_weights' float32 [heads, L, M], the weights that FAVOR estimates; None for other mechanisms
+                'softmax_errors'  float32 [heads], half the absolute differences of FAVOR's weights from these, summed
+                                  over the keys, mean over the queries: from 0 to about 1; None for other mechanisms
+                'hash_rounds'     where the T rounds of LSH put the tokens: a dict of 'buckets' and 'chunks', int32
+                                  [heads, T, L], and 'chunk_count', n; a round finds the pairs whose key is in the
+                                  query's chunk or the one before, modulo n; None for other mechanisms
 
         A long text has several windows, and a UserWarning says so.
         """
@@ -277,13 +283,23 @@ class AttentionPipeline:
         last = slots - (padded - queries)
         kept = slice(last - keys, last)
         parts = {name: None if x is None else x[:, kept] for name, x in arrays.items() if name in KEY_ARRAYS}
-        query, scale = arrays['queries'], arrays['scale']
+        query, scale, softmax, rounds = (
+            arrays[name] for name in ('queries', 'scale', 'softmax_weights', 'hash_rounds')
+        )
+        weights = arrays['weights'][:, :queries, kept]
+        softmax = None if softmax is None else softmax[:, :queries, kept]
+        if rounds is not None:
+            placed = {name: rounds[name][..., :queries] for name in ('buckets', 'chunks')}
+            rounds = placed | {'chunk_count': int(rounds['chunk_count'])}
         return parts | {
             'layer': number,
             'heads': [*self.heads[:heads]],
-            'weights': arrays['weights'][:, :queries, kept],
+            'weights': weights,
             'queries': None if query is None else query[:, :queries],
             'scale': None if scale is None else float(scale),
+            'softmax_weights': softmax,
+            'softmax_errors': None if softmax is None else np.abs(weights - softmax).sum(-1).mean(-1) / 2,
+            'hash_rounds': rounds,
         }
 
 
@@ -318,19 +334,33 @@ def head_arrays(reading: LayerReading, chosen: Sequence[int], *, by_blocks: bool
     query_BLHK, key_BMGK = reading.operands.query_BLHK, reading.operands.key_BMHK
     heads = np.array([head for head in chosen if head < query_BLHK.shape[2]], np.int32)
     access = reading.mechanism.key_access
+    weights_of: Any = weights_of_heads if by_blocks else lambda one, heads: one.weights()[0, heads]
+    softmax, rounds = reading.estimated_softmax(), reading.hash_rounds()
     return {
-        'weights': weights_of_heads(reading, heads) if by_blocks else reading.weights()[0, heads],
+        'weights': weights_of(reading, heads),
         'queries': query_BLHK[0].swapaxes(0, 1)[heads] if access.queries else None,
         'keys': key_BMGK[0].swapaxes(0, 1)[heads * key_BMGK.shape[2] // query_BLHK.shape[2]] if access.keys else None,
         'scale': reading.logit_scale,
         'value_norms': reading.value_norms()[0, heads],
+        'softmax_weights': None if softmax is None else weights_of(softmax, heads),
+        'hash_rounds': None if rounds is None else placed_tokens(*rounds, heads),
     }
 
 
+def placed_tokens(buckets_BHTL: Array, chunks_BHTL: Array, chunk_count: int, heads: np.ndarray) -> Arrays:
+    """Returns the entry 'hash_rounds' of a layer's dict, for some heads."""
+    return {'buckets': buckets_BHTL[0, heads], 'chunks': chunks_BHTL[0, heads], 'chunk_count': chunk_count}
+
+
 def weights_of_heads(reading: LayerReading, heads: np.ndarray) -> np.ndarray:
-    """Returns the weights of some heads, float32 [heads, L, M], computed by blocks of queries."""
+    """Returns the weights of some heads, float32 [heads, L, M], computed by blocks of queries or head by head."""
     queries, keys = reading.operands.query_BLHK.shape[1], reading.operands.key_BMHK.shape[1]
     weights, first = np.empty((len(heads), queries, keys), np.float32), 0
+    if reading.by_heads:
+        head_weights = jax.jit(reading.head_weights)
+        for place, head in enumerate(heads):
+            weights[place] = head_weights(head)[0]
+        return weights
     for block in reading.weight_blocks():
         weights[:, first : first + block.shape[2]] = block[0, heads]
         first += block.shape[2]

@@ -9,7 +9,7 @@ which the script shows as text and never as markup.
 
 import html
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +35,7 @@ SHARE_OF_EXTRAS = 0.25  # if not every edge fits, other arrays get at most this 
 NEURON_LEVELS = 2**15 - 1  # queries and keys have 16 bits
 TEXTS_OF_EXTRAS = {
     'norms': 'The lengths of the values are left out, because they do not fit in the size of this page.',
-    'buckets': 'The hash buckets are left out, because they do not fit in the size of this page.',
+    'rounds': 'The rounds of LSH are left out, because they do not fit in the size of this page.',
     'neurons': 'Queries and keys are left out, because they do not fit in the size of this page.',
 }
 
@@ -52,12 +52,16 @@ class AttentionPage(str):
 class ReadLayer(NamedTuple):
     """What a page needs of a layer; the arrays are those of the layer's dict."""
 
-    number: int
+    name: int | str
     heads: list[int]
     scale: float | None
     edges: list[HeadEdges]
-    arrays: dict[str, Any]  # 'norms' [H, M], 'buckets' [H, T, L], 'neurons': queries and keys; absent ones are missing
+    arrays: dict[
+        str, Any
+    ]  # 'norms' [H, M], 'rounds' [2, H, T, L], 'neurons': queries and keys; absent ones are missing
     left_out: list[str]  # names of arrays that are larger than the page
+    errors: list[float] | None  # of each head, if its weights are an estimate
+    chunk_count: int | None  # of each round of LSH
 
 
 class ReadWindow(NamedTuple):
@@ -83,8 +87,8 @@ def attention_page(
         tokens: the L query tokens.
         weights: an array [N, H, L, M], or an iterable of layers, such as a generator that computes them one at a time.
             A layer is an array [H, L, M], or a dict with 'weights' and, if known, the other arrays of the pipeline
-            `attention`: 'layer', 'heads', 'queries', 'keys', 'scale', 'value_norms'. It may also have 'buckets',
-            whole numbers [H, T, L]: the hash bucket of each token in T rounds.
+            `attention`: 'layer', 'heads', 'queries', 'keys', 'scale', 'value_norms', 'softmax_weights',
+            'softmax_errors', 'hash_rounds'. Softmax weights are shown as a layer of their own, after the layer.
         key_tokens: the M key tokens; by default the query tokens. If they end with the query tokens, those before are
             of earlier segments.
         texts: the text of each query token, 0 or 1; None for special tokens. By default all are of text 0.
@@ -157,7 +161,7 @@ def _read_windows(
     for window in windows:
         record = _window_record(window, image_shape)
         found.append(ReadWindow(record, []))
-        for layer in window['layers']:
+        for layer in _with_softmax(window['layers']):
             size = len(record['tokens']), len(window['key_tokens'])
             found[-1].layers.append(_read_layer(layer, size, budget))
             heads = [head for one in found for part in one.layers for head in part.edges]
@@ -167,6 +171,19 @@ def _read_windows(
                     part._replace(edges=[head.with_most(most) for head in part.edges]) for part in one.layers
                 ]
     return found
+
+
+def _with_softmax(layers: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yields each layer, and after a layer of FAVOR the softmax attention that it estimates."""
+    for layer in layers:
+        softmax = layer.get('softmax_weights')
+        if softmax is None:
+            yield layer
+            continue
+        yield {**layer, 'queries': None}  # FAVOR multiplies the features of queries and keys, not these
+        scale = None if layer.get('keys') is None else layer['keys'].shape[-1] ** -0.5
+        changed = {'layer': f'{layer["layer"]} softmax', 'weights': softmax, 'softmax_errors': None, 'scale': scale}
+        yield {**layer, **changed}
 
 
 def _window_record(window: Mapping[str, Any], image_shape: tuple[int, int] | None) -> dict[str, Any]:
@@ -195,22 +212,24 @@ def _window_record(window: Mapping[str, Any], image_shape: tuple[int, int] | Non
 
 def _read_layer(layer: Mapping[str, Any], size: tuple[int, int], budget: float) -> ReadLayer:
     """Returns a layer's strongest edges with its small arrays; larger arrays than the page are left out at once."""
-    number, scale = int(layer.get('layer', 0)), layer.get('scale')
+    name, scale, errors = layer.get('layer', 0), layer.get('scale'), layer.get('softmax_errors')
     try:
         heads = _check_layer(layer, size)
         edges = layer_edges(layer['weights'], layer.get('value_norms'), budget * 0.75)
     except InputError as error:
-        raise InputError(f'layer {number}: {error}') from None
+        raise InputError(f'layer {name}: {error}') from None
     arrays: dict[str, Any] = {}
     if layer.get('value_norms') is not None:
         arrays['norms'] = np.asarray(layer['value_norms'], np.float32)
-    if layer.get('buckets') is not None:
-        arrays['buckets'] = np.asarray(layer['buckets'])
+    if layer.get('hash_rounds') is not None:
+        arrays['rounds'] = np.stack([layer['hash_rounds'][name] for name in ('buckets', 'chunks')])
     if layer.get('queries') is not None and layer.get('keys') is not None:
         arrays['neurons'] = [np.asarray(layer[name], np.float32) for name in ('queries', 'keys')]
     large = [name for name in arrays if _bytes_of(name, arrays[name], len(heads), size[0]) > budget]
     arrays = {name: array for name, array in arrays.items() if name not in large}
-    return ReadLayer(number, heads, None if scale is None else float(scale), edges, arrays, large)
+    chunks = (layer.get('hash_rounds') or {}).get('chunk_count')
+    errors = None if errors is None else [*map(float, errors)]
+    return ReadLayer(name, heads, None if scale is None else float(scale), edges, arrays, large, errors, chunks)
 
 
 def _check_layer(layer: Mapping[str, Any], size: tuple[int, int]) -> list[int]:
@@ -226,11 +245,10 @@ def _check_layer(layer: Mapping[str, Any], size: tuple[int, int]) -> list[int]:
         array = layer.get(name)
         if array is not None and (np.shape(array) != (shape[0], *rest) or not np.isfinite(array).all()):
             raise InputError(f'{name} must be finite numbers [{", ".join(map(str, (shape[0], *rest)))}]')
-    if layer.get('buckets') is not None:
-        found = np.shape(layer['buckets'])
-        require(
-            found[::2] == (shape[0], queries) and queries == keys, 'the shape of buckets', found, '[H, T, L], L = M'
-        )
+    for name in ('buckets', 'chunks') if layer.get('hash_rounds') is not None else ():
+        found = np.shape(layer['hash_rounds'][name])
+        is_right = found[::2] == (shape[0], queries) and queries == keys
+        require(is_right, f'the shape of {name}', found, '[H, T, L], L = M')
     return heads
 
 
@@ -238,7 +256,7 @@ def _bytes_of(name: str, array: Any, heads: int, queries: int) -> int:
     """Returns the bytes that the arrays of one name take in the blocks."""
     if name == 'norms':
         return array.size + heads * (queries + 4)
-    if name == 'buckets':
+    if name == 'rounds':
         return 2 * array.size
     return 2 * sum(one.size for one in array)
 
@@ -288,14 +306,16 @@ def _pack_layer(layer: ReadLayer, chosen: set[str], most: int, blocks: Blocks) -
         arrays = {name: layer.arrays[name] for name in chosen if name in layer.arrays}
         if 'norms' in arrays and edges.sums_L is not None:
             record['norms'] = [*_packed(arrays['norms'][place], blocks), *_packed(edges.sums_L, blocks)]
-        if 'buckets' in arrays:
-            rounds_TL = np.unique(arrays['buckets'][place], return_inverse=True)[1].reshape(-1, len(edges.counts_L))
-            record['buckets'] = [blocks.add(rounds_TL, 'u2'), len(rounds_TL)]
+        if 'rounds' in arrays:
+            buckets_TL, chunks_TL = arrays['rounds'][:, place]
+            record['rounds'] = [blocks.add(buckets_TL, 'u2'), blocks.add(chunks_TL, 'u2'), len(buckets_TL)]
+        if layer.errors is not None:
+            record['error'] = layer.errors[place]
         if 'neurons' in arrays:
             record['neurons'] = [value for one in arrays['neurons'] for value in _packed_levels(one[place], blocks)]
             record['width'] = arrays['neurons'][0].shape[-1]
         heads.append(record)
-    return {'layer': layer.number, 'scale': layer.scale, 'heads': heads}
+    return {'layer': layer.name, 'scale': layer.scale, 'chunks': layer.chunk_count, 'heads': heads}
 
 
 def _packed(values: np.ndarray, blocks: Blocks) -> tuple[int, float]:

@@ -12,9 +12,18 @@ from jax import Array
 from efficient_attention.attention import reference_backend
 from efficient_attention.attention.attend import make_request, weights_with_options
 from efficient_attention.attention.dense_attention import MASKED
+from efficient_attention.attention.favor.definition import FAVOR
+from efficient_attention.attention.features.definition import FeatureAttention
 from efficient_attention.attention.logits.definition import PatternAttention
+from efficient_attention.attention.lsh.definition import (
+    LSH,
+    chunks_and_buckets,
+    layout_from_request,
+    weights_of_chunks,
+)
 from efficient_attention.attention.mechanism import Mechanism
-from efficient_attention.attention.request import AnySegments, CallOptions, Lengths, with_padding_zeroed
+from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.attention.request import AnySegments, CallOptions, Lengths, Request, with_padding_zeroed
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import require
@@ -57,6 +66,11 @@ class LayerReading:
         return isinstance(self.mechanism, PatternAttention)
 
     @property
+    def by_heads(self) -> bool:
+        """Whether `head_weights` computes the weights of one head without those of the others."""
+        return isinstance(self.mechanism, LSH | FeatureAttention)
+
+    @property
     def logit_scale(self) -> float | None:
         """The factor of query times key in the logits; None if the logits are no such products."""
         is_product = self.by_blocks and self.operands.additive_HK is None
@@ -87,6 +101,46 @@ class LayerReading:
         if self.operands.global_tokens is not None:
             return self._weights_from(0, self.segments_BL.shape[1])
         return weights_with_options(self.operands.query_BLHK, self.operands.key_BMHK, self.mechanism, self.options)
+
+    def head_weights(self, head: Any) -> Array:
+        """Returns the weights of one head of LSH, FAVOR or linear attention, float32 [B, L, M]."""
+
+        def part(x_BTHK: Array, axis: int = 2) -> Array:
+            return jax.lax.dynamic_slice_in_dim(x_BTHK, head * x_BTHK.shape[axis] // heads, 1, axis)
+
+        request = self._request()
+        heads = request.query.shape[2]
+        query, key, value = part(request.query), part(request.key), part(request.value)
+        one = dataclasses.replace(request, query=query, key=key, value=value)
+        if not isinstance(self.mechanism, LSH):
+            return reference_backend.weights(one)[0][:, 0]
+        layout = layout_from_request(request)
+        chunks_BHTL, buckets_BHTL = chunks_and_buckets(request, layout)
+        return weights_of_chunks(one, layout, part(chunks_BHTL, 1), part(buckets_BHTL, 1))[0][:, 0]
+
+    def hash_rounds(self) -> tuple[Array, Array, int] | None:
+        """Returns where the rounds of LSH attention put the tokens; None for other mechanisms.
+
+        The first two arrays are the number of each token's bucket and chunk, int32 [B, H, T, L]. The last number is
+        that of all chunks, n: a round finds the pairs whose key is in the query's chunk or the one before, modulo n.
+        """
+        if not isinstance(self.mechanism, LSH):
+            return None
+        request = self._request()
+        layout = layout_from_request(request)
+        chunks_BHTL, buckets_BHTL = chunks_and_buckets(request, layout)
+        return buckets_BHTL, chunks_BHTL, layout.chunk_count
+
+    def estimated_softmax(self) -> 'LayerReading | None':
+        """Returns the reading with the softmax attention that FAVOR's features estimate; None for other mechanisms."""
+        if not isinstance(self.mechanism, FAVOR) or self.mechanism.kernel != 'softmax':
+            return None
+        softmax = parse_mechanism('causal' if self.mechanism.causal else 'full')
+        return dataclasses.replace(self, mechanism=softmax, options=dataclasses.replace(self.options, rng=None))
+
+    def _request(self) -> Request:
+        query_BLHK, key_BMHK = self.operands.query_BLHK, self.operands.key_BMHK
+        return with_padding_zeroed(make_request(query_BLHK, key_BMHK, key_BMHK, self.mechanism, self.options))
 
     def weight_blocks(self, rows: int = QUERIES_AT_ONCE) -> Iterator[Array]:
         """Yields the weights of some queries at a time, float32 [B, H, at most `rows`, M], in order.

@@ -136,6 +136,35 @@ def test_a_mechanism_without_queries_and_keys_has_none(tmp_path: Path):
     np.testing.assert_allclose(layer['weights'].sum(-1), 1.0, atol=1e-5)
 
 
+def test_favor_comes_with_the_softmax_that_it_estimates(tmp_path: Path):
+    fields = {'model.attention': 'favor(64, causal=True)', 'model.attention_dropout_rate': 0.0}
+    run = ea.pipeline('attention', workdir_of(tmp_path, **fields), heads=[1])
+    [window] = run('The old dog')
+    for layer in window['layers']:
+        np.testing.assert_allclose(layer['softmax_weights'], softmax_of(layer, range(11)), atol=1e-5)
+        apart = np.abs(layer['weights'] - layer['softmax_weights']).sum(-1).mean(-1) / 2
+        np.testing.assert_allclose(layer['softmax_errors'], apart, rtol=1e-4)
+        assert layer['softmax_errors'].shape == (1,) and 0 < layer['softmax_errors'][0] < 0.5
+        assert layer['hash_rounds'] is None
+
+
+def test_lsh_comes_with_its_rounds(tmp_path: Path):
+    fields = {'model.attention': 'lsh(4, 2, causal=True)', 'model.shared_qk': True}
+    run = ea.pipeline('attention', workdir_of(tmp_path, **fields), heads=[1])
+    [window] = run('The old dog')
+    for layer in window['layers']:
+        rounds = layer['hash_rounds']
+        assert rounds['buckets'].shape == rounds['chunks'].shape == (1, 2, 11) and rounds['chunk_count'] == 3
+        back = (rounds['chunks'][..., :, None] - rounds['chunks'][..., None, :]) % 3
+        is_found = (back <= 1).any(1) & np.tri(11, k=-1, dtype=bool)
+        np.testing.assert_array_equal(np.tril(layer['weights'], -1) > 0, is_found)
+        assert layer['softmax_weights'] is None is layer['softmax_errors']
+    with mock.patch.object(attention_pipeline, 'AT_ONCE', 0):
+        [other] = run('The old dog')
+    for layer, expected in zip(other['layers'], window['layers'], strict=True):
+        np.testing.assert_allclose(layer['weights'], expected['weights'], atol=1e-5)
+
+
 @pytest.mark.parametrize('compressed', [0, 4])
 def test_tokens_of_earlier_windows_are_keys_of_a_memory(tmp_path: Path, compressed: int):
     fields: dict[str, Any] = {'data.batches': 'streams', 'data.length': 8, 'model.attention': 'causal'}

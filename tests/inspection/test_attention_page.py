@@ -71,6 +71,34 @@ def test_missing_arrays_of_a_layer_are_left_out():
     assert found['scale'] is None and not {'neurons', 'norms'} & {*found['heads'][0]}
 
 
+def test_the_rounds_of_lsh_are_in_the_page():
+    layer = made_layers(1, 2, 6, 6)[0]
+    buckets, chunks = np.random.default_rng(0).integers(0, 3, (2, 2, 4, 6))
+    rounds = {'buckets': buckets, 'chunks': chunks, 'chunk_count': 3}
+    found = read_page(attention_page(TOKENS, [layer | {'hash_rounds': rounds}]))
+    record = found.content['windows'][0]['layers'][0]
+    *offsets, count = record['heads'][1]['rounds']
+    assert (record['chunks'], count) == (3, 4)
+    for offset, expected in zip(offsets, (buckets, chunks), strict=True):
+        np.testing.assert_array_equal(found.array(offset, 24, 'u2').reshape(4, 6), expected[1])
+    with pytest.raises(
+        InputError, match=r'^layer 0: the shape of chunks is \(1, 4, 6\); it must be \[H, T, L\], L = M$'
+    ):
+        attention_page(TOKENS, [layer | {'hash_rounds': rounds | {'chunks': chunks[:1]}}])
+
+
+def test_an_estimate_is_beside_the_softmax():
+    layer = made_layers(1, 2, 6, 6)[0] | {'scale': None}
+    softmax, errors = made_weights(2, 6, 6), np.float32([0.25, 0.5])
+    found = read_page(attention_page(TOKENS, [layer | {'softmax_weights': softmax, 'softmax_errors': errors}]))
+    estimate, exact = found.content['windows'][0]['layers']
+    assert (estimate['layer'], exact['layer'], exact['scale']) == (0, '0 softmax', 0.5)
+    assert [head['error'] for head in estimate['heads']] == [0.25, 0.5] and 'error' not in exact['heads'][0]
+    np.testing.assert_allclose(found.head(0, 1), layer['weights'][1], atol=1.01 / 255)
+    np.testing.assert_allclose(found.head(1, 1), softmax[1], atol=1.01 / 255)
+    assert 'neurons' not in estimate['heads'][0] and 'neurons' in exact['heads'][0]
+
+
 def test_several_windows_share_a_page():
     windows = [
         {'tokens': TOKENS[:size], 'key_tokens': TOKENS[:size], 'texts': None, 'layers': made_layers(1, 2, size, size)}

@@ -90,6 +90,35 @@ def test_the_neuron_view_multiplies_queries_and_keys(browser: Browser):
     assert abs(logit - 0.5 * layer['queries'][0, 3] @ layer['keys'][0, 5]) < 0.01
 
 
+def test_the_rounds_of_lsh_that_found_a_pair_are_named(browser: Browser):
+    (layer,) = made_layers(1, 1, 8, 8)
+    buckets = np.int32([[[0, 0, 0, 0, 1, 1, 1, 1], [0, 1, 0, 1, 0, 1, 0, 1]]])
+    chunks = np.int32([[[0, 0, 1, 1, 2, 2, 3, 3], [0, 2, 0, 2, 1, 3, 1, 3]]])
+    rounds = {'buckets': buckets, 'chunks': chunks, 'chunk_count': 4}
+    browser.open(attention_page(TOKENS, [layer | {'hash_rounds': rounds}]))
+    browser.show('matrix')
+    for query, key, said in (
+        (2, 0, 'same or next chunk in rounds 0, 1, same hash bucket in rounds 0, 1'),
+        (6, 1, 'same or next chunk in no round, same hash bucket in no round'),
+        (0, 6, 'same or next chunk in round 0, same hash bucket in round 1'),  # the first chunk follows the last
+    ):
+        assert browser.run('return pairText(oneHead(), ...given)', query, key).endswith(f'; {said}')
+
+
+def test_an_estimate_of_softmax_says_its_error(browser: Browser):
+    layer = made_layers(1, 1, 8, 8)[0]
+    made = {'softmax_weights': made_weights(1, 8, 8), 'softmax_errors': np.float32([0.25])}
+    browser.open(attention_page(TOKENS, [layer | made]))
+    assert browser.show('model')['heads'] == '2'
+    text = "return document.getElementById('share').textContent"
+    browser.show('head')
+    assert browser.run(text).endswith(
+        'Half the absolute difference from softmax, mean over queries, of head 0.0: 0.250.'
+    )
+    browser.show('head', layer=1)
+    assert browser.run(text) == 'All edges are in this page.'
+
+
 def test_weights_by_the_length_of_values_add_up_to_one(browser: Browser):
     (layer,) = made_layers(1, 1, 8, 8)
     browser.open(attention_page(TOKENS, [layer]))

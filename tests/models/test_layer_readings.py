@@ -187,6 +187,46 @@ def test_blocks_of_queries_have_the_weights_of_all(name: str):
         assert_close(jnp.concatenate(blocks, axis=2), reading.weights())
 
 
+BY_HEADS = {'lsh', 'favor', 'linear'}
+
+
+@pytest.mark.parametrize('kind, name', [(Encoder, name) for name in BY_HEADS] + [(Decoder, 'lsh'), (Decoder, 'favor')])
+def test_the_weights_of_one_head_are_those_among_all(kind: type, name: str):
+    fields = (ENCODERS if kind is Encoder else DECODERS)[name]
+    for reading in layer_readings(made(kind, fields), TOKENS, PACKED):
+        assert reading.by_heads
+        for head, expected_BLM in enumerate(reading.weights().swapaxes(0, 1)):
+            assert_close(jax.jit(reading.head_weights)(head), expected_BLM)
+
+
+@pytest.mark.parametrize('kind', [Encoder, Decoder])
+def test_the_rounds_of_lsh_name_the_pairs_that_it_found(kind: type):
+    fields = (ENCODERS if kind is Encoder else DECODERS)['lsh']
+    [reading, _] = layer_readings(made(kind, fields), TOKENS, PACKED)
+    found = reading.hash_rounds()
+    assert found is not None
+    buckets_BHTL, chunks_BHTL, count = (np.asarray(x) for x in found)
+    assert buckets_BHTL.shape == chunks_BHTL.shape == (2, 2, 2, 12) and count == 6 == chunks_BHTL.max() + 1
+    in_round = (chunks_BHTL[..., :, None] - chunks_BHTL[..., None, :]) % count <= 1
+    is_allowed = (PACKED[:, :, None] == PACKED[:, None]) & (PACKED[:, None] > 0)
+    is_allowed = is_allowed & (np.tri(12, dtype=bool) if kind is Decoder else True) & ~np.eye(12, dtype=bool)
+    others_BHLM = np.asarray(reading.weights()) * ~np.eye(12, dtype=bool)  # a token reads itself only if it must
+    np.testing.assert_array_equal(others_BHLM > 0, in_round.any(2) & is_allowed[:, None])
+
+
+@pytest.mark.parametrize('kind', [Encoder, Decoder])
+def test_favor_is_beside_the_softmax_that_it_estimates(kind: type):
+    fields = {**(ENCODERS if kind is Encoder else DECODERS)['favor'], 'layers': 1}
+    [reading] = layer_readings(made(kind, fields), TOKENS, PACKED)
+    [softmax] = layer_readings(
+        made(kind, fields | {'attention': 'causal' if kind is Decoder else 'full'}), TOKENS, PACKED
+    )
+    found = reading.estimated_softmax()
+    assert found is not None and softmax.estimated_softmax() is None is softmax.hash_rounds()
+    assert_close(found.weights(), softmax.weights())
+    assert_close(jnp.concatenate([*found.weight_blocks(5)], axis=2), softmax.weights())
+
+
 def test_blocks_of_rows_with_global_tokens():
     for reading in layer_readings(longformer(layers=1), TOKENS, PACKED, is_global_BL=IS_GLOBAL):
         assert_close(jnp.concatenate([*reading.weight_blocks(5)], axis=2), reading.weights())

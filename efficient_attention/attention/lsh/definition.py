@@ -145,17 +145,31 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L L'], Float[Array, 'B 
     weights sum to 1, or to 0 if it has no key.
     """
     layout = layout_from_request(request)
+    return weights_of_chunks(request, layout, *chunks_and_buckets(request, layout))
+
+
+def chunks_and_buckets(request: Request, layout: LSHLayout) -> tuple[Int[Array, 'B H T L'], Int[Array, 'B H T L']]:
+    """Returns the number of the chunk and of the bucket in which each hash round puts each token."""
+    rounds, buckets_BHTL = make_rounds(request, layout)
+    return rounds.slots_BHTL // jnp.int32(layout.size), buckets_BHTL
+
+
+def weights_of_chunks(
+    request: Request, layout: LSHLayout, chunks_BHTL: Int[Array, 'B H T L'], buckets_BHTL: Int[Array, 'B H T L']
+) -> tuple[Float[Array, 'B H L L'], Float[Array, 'B H L']]:
+    """Returns `weights` for given chunks and buckets."""
     q_BHLK = request.query.astype(jnp.float32).swapaxes(1, 2)
     logits_BHLM = jnp.einsum('BHLK,BHMK->BHLM', q_BHLK, unit_keys(q_BHLK), precision=jax.lax.Precision.HIGHEST)
     logits_BHLM = jnp.where(jnp.eye(layout.length, dtype=bool)[None, None], SELF_LOGIT, logits_BHLM)
-    counts_BHLM = jnp.where(is_allowed_pair(request, layout), count_rounds_with_pair(request, layout), 0)
+    found_BHLM = count_rounds_with_pair(layout, chunks_BHTL, buckets_BHTL)
+    counts_BHLM = jnp.where(is_allowed_pair(request, layout), found_BHLM, 0)
     return masked_softmax(logits_BHLM + jnp.log(jnp.maximum(counts_BHLM, 1).astype(jnp.float32)), counts_BHLM > 0)
 
 
-def count_rounds_with_pair(request: Request, layout: LSHLayout) -> Int[Array, 'B H L M']:
+def count_rounds_with_pair(
+    layout: LSHLayout, chunks_BHTL: Int[Array, 'B H T L'], buckets_BHTL: Int[Array, 'B H T L']
+) -> Int[Array, 'B H L M']:
     """Returns for each query-key pair in how many hash rounds they share a chunk; at most 1 if `deduplicate` is set."""
-    rounds, buckets_BHTL = make_rounds(request, layout)
-    chunks_BHTL = rounds.slots_BHTL // jnp.int32(layout.size)
     steps_back_BHTLM = (chunks_BHTL[..., :, None] - chunks_BHTL[..., None, :]) % layout.chunk_count
     found_BHTLM = steps_back_BHTLM <= layout.previous_chunks
     if layout.within_buckets:

@@ -34,7 +34,11 @@ class Head {
       this.norms = Float32Array.from(bytesAt(norms, this.M), (code) => decoded(code, most));
       this.sums = Float32Array.from(bytesAt(sums, this.L), (code) => decoded(code, largest));
     }
-    if (record.buckets) this.buckets = numbersAt(record.buckets[0], record.buckets[1] * this.L);
+    if (record.rounds) {
+      const [buckets, chunks, rounds] = record.rounds;
+      const [bucketNumbers, chunkNumbers] = [buckets, chunks].map((offset) => numbersAt(offset, rounds * this.L));
+      this.rounds = { count: rounds, buckets: bucketNumbers, chunks: chunkNumbers, chunkCount: layer.chunks };
+    }
   }
 
   readSparse() {
@@ -116,13 +120,16 @@ class Head {
     return { width, query: vector(queries, queryTop), key: vector(keys, keyTop) };
   }
 
-  // The rounds in which a query and a key have the same hash bucket.
+  // The rounds of LSH in which the key is in the query's chunk or the one before, and those with equal buckets.
   roundsOf(query, key) {
-    const found = [];
-    for (let round = 0; this.buckets && round * this.L < this.buckets.length; round += 1) {
-      if (this.buckets[round * this.L + query] === this.buckets[round * this.L + key]) found.push(round);
-    }
-    return found;
+    const { count, buckets, chunks, chunkCount } = this.rounds;
+    const numbers = Array.from({ length: count }, (_, round) => round);
+    const at = (array, round, token) => array[round * this.L + token];
+    const back = (round) => (at(chunks, round, query) - at(chunks, round, key) + chunkCount) % chunkCount;
+    return {
+      chunk: numbers.filter((round) => back(round) <= 1),
+      bucket: numbers.filter((round) => at(buckets, round, query) === at(buckets, round, key)),
+    };
   }
 }
 
@@ -144,7 +151,7 @@ function readFrame(record) {
   frame.hasTexts = texts.includes(1);
   frame.hasSpecials = texts.includes(null);
   frame.layers = record.layers.map((layer) => ({
-    number: layer.layer, heads: layer.heads.map((head) => new Head(head, layer, frame)),
+    name: layer.layer, heads: layer.heads.map((head) => new Head(head, layer, frame)),
   }));
   return frame;
 }

@@ -344,14 +344,15 @@ class MatrixView {
   svg() { return this.scroller.svg(); }
 }
 
-// What the page knows of a pair: its weight, or why there is none, and shared hash buckets.
+// What the page knows of a pair: its weight, or why there is none, and the rounds of LSH that found it.
 function pairText(head, query, key) {
   const { frame } = head;
   const weight = head.keysOf(query).get(key);
   const none = head.isUnread(query, key) ? 'not read, exactly 0' : 'too small for the size of this page';
-  const rounds = head.buckets ? head.roundsOf(query, key) : [];
+  const inRounds = (rounds) => (rounds.length ? `round${rounds.length > 1 ? 's' : ''} ${rounds.join(', ')}` : 'no round');
+  const rounds = head.rounds && head.roundsOf(query, key);
   const memory = key < frame.memory ? ', of an earlier segment' : '';
   return `head ${head.name}: query ${nameOf(frame.tokens, query)} → key ${nameOf(frame.keys, key)}${memory}\n` +
     `weight ${weight === undefined ? none : shown(weight)}` +
-    (head.buckets ? `; same hash bucket in ${rounds.length ? `rounds ${rounds.join(', ')}` : 'no round'}` : '');
+    (rounds ? `; same or next chunk in ${inRounds(rounds.chunk)}, same hash bucket in ${inRounds(rounds.bucket)}` : '');
 }

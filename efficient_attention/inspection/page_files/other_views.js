@@ -11,7 +11,7 @@ class ModelView {
     this.frame = state.frame;
     const { layers } = state.frame;
     const size = Math.min(96, Math.max(34, Math.floor(1020 / Math.max(...layers.map((layer) => layer.heads.length))) - 18));
-    const rows = layers.map((layer, number) => element('tr', {}, element('th', { scope: 'row' }, `layer ${layer.number}`),
+    const rows = layers.map((layer, number) => element('tr', {}, element('th', { scope: 'row' }, `layer ${layer.name}`),
       ...layer.heads.map((head, place) => element('td', {}, this.button(head, number, place, size)))));
     this.node.replaceChildren(
       element('div', { class: 'card models' }, element('table', {}, element('tbody', {}, ...rows))),
@@ -27,7 +27,7 @@ class ModelView {
     canvas.style.height = `${Math.max(8, Math.round(size * Math.min(1.5, Math.max(0.3, head.L / head.M))))}px`;
     const share = head.record.most === null ? '' : `: ${percent(head.record.share)}`;
     const onclick = () => { choose(layer, [place]); show('head'); };
-    const label = `layer ${state.frame.layers[layer].number}, head ${head.number}${share && `${share} of the weight is in this page`}`;
+    const label = `layer ${state.frame.layers[layer].name}, head ${head.number}${share && `${share} of the weight is in this page`}`;
     return element('button', { class: 'thumbnail', type: 'button', 'aria-label': label, title: label, onclick }, canvas,
       `${head.number}${share}`);
   }
@@ -37,7 +37,7 @@ class ModelView {
     const { layers } = state.frame;
     const surface = new SvgSurface(60 + (size + 8) * Math.max(...layers.map((layer) => layer.heads.length)), layers.length * (size + 22) + 8);
     layers.forEach((layer, row) => {
-      surface.text(4, row * (size + 22) + 8 + size / 2, `layer ${layer.number}`, { size: 11 });
+      surface.text(4, row * (size + 22) + 8 + size / 2, `layer ${layer.name}`, { size: 11 });
       layer.heads.forEach((head, column) => {
         const [x, y] = [56 + column * (size + 8), row * (size + 22) + 8];
         surface.image(x, y, size, size, thumbnail(head));

@@ -59,7 +59,7 @@ function controls() {
     found.push(choice('window', PAGE.windows.map((_, place) => `${place + 1} of ${PAGE.windows.length}`), state.window, (place) => { openWindow(place); }));
   }
   if (state.view !== 'model') {
-    found.push(choice('layer', frame.layers.map((layer) => String(layer.number)), state.layer, (place) => choose(place, state.heads)), headButtons());
+    found.push(choice('layer', frame.layers.map((layer) => String(layer.name)), state.layer, (place) => choose(place, state.heads)), headButtons());
   }
   if (['neuron', 'image'].includes(state.view)) found.push(queryChoice());
   if (state.view === 'model') return found;
@@ -113,10 +113,17 @@ function headButtons() {
   return element('span', { id: 'heads', role: 'group', 'aria-label': 'Heads' }, 'heads ', ...buttons);
 }
 
-// The share of the weight that the page has, for each head.
+// The share of the weight that the page has, for each head, and the error of heads that estimate softmax.
 function shareText() {
   if (state.view === 'model') return '';
   const heads = VIEWS[state.view].isMulti ? chosenHeads() : [oneHead()];
+  const errors = heads.filter((head) => head.record.error !== undefined)
+    .map((head) => `${head.name}: ${head.record.error.toFixed(3)}`);
+  const estimate = errors.length ? ` Half the absolute difference from softmax, mean over queries, of head ${errors.join('; ')}.` : '';
+  return edgesText(heads) + estimate;
+}
+
+function edgesText(heads) {
   const cut = heads.filter((head) => head.record.most !== null);
   if (!cut.length) return 'All edges are in this page.';
   const parts = cut.map((head) => `${head.name}: ${percent(head.record.share)} (${head.record.most} keys of each query)`);

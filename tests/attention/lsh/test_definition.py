@@ -11,6 +11,7 @@ import pytest
 from efficient_attention.attention.lsh import definition, hashing
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.lsh.sorted_rounds import make_rounds
+from efficient_attention.attention.request import Request
 from tests.attention import contract
 from tests.attention.requests import make_request
 from tests.tolerances import assert_close
@@ -59,14 +60,18 @@ def test_within_buckets_reads_no_other_bucket():
     assert read_elsewhere(False).any() and not read_elsewhere(True).any()
 
 
+def count_rounds_with_pair(request: Request) -> np.ndarray:
+    layout = definition.layout_from_request(request)
+    count = jit(lambda: definition.count_rounds_with_pair(layout, *definition.chunks_and_buckets(request, layout)))
+    return np.asarray(count())
+
+
 def test_a_pair_counts_once_or_as_often_as_it_was_found():
     q = jnp.asarray(np.random.default_rng(0).normal(size=(1, 64, 2, 8)), jnp.float32)
 
     def times(deduplicate: bool) -> np.ndarray:
         request = make_request(q, q, q, LSH(bucket_size=8, rounds=4, deduplicate=deduplicate), rng=RNG)
-        return np.asarray(
-            jit(lambda: definition.count_rounds_with_pair(request, definition.layout_from_request(request)))()
-        )
+        return count_rounds_with_pair(request)
 
     often, once = times(False), times(True)
     assert often.max() == 4 and (often == 2).any() and (often == 0).any()
@@ -86,9 +91,7 @@ def test_recall_rises_with_the_rounds():
     @functools.cache
     def recall(rounds: int) -> float:
         request = make_request(q, q, q, LSH(bucket_size=32, rounds=rounds), rng=RNG)
-        found = np.asarray(
-            jit(lambda: definition.count_rounds_with_pair(request, definition.layout_from_request(request)))() > 0
-        )
+        found = count_rounds_with_pair(request) > 0
         return float(np.take_along_axis(found, nearest, axis=-1).mean())
 
     curve = {rounds: recall(rounds) for rounds in (1, 2, 4)}
