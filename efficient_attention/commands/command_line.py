@@ -111,6 +111,22 @@ def parse_flags(
     return found
 
 
+def joined_lists(arguments: list[str], names: Collection[str]) -> list[str]:
+    """Returns the arguments with the words after the named flags joined by commas, so that `--shots 0 1 8` is one list.
+
+    So a shell may expand a glob. It is for commands that have no positional arguments.
+    """
+    joined: list[str] = []
+    for argument in arguments:
+        before, last = [None, None, *joined][-2:]
+        follows = any(before == f'--{name}' or (last or '').startswith(f'--{name}=') for name in names)
+        if follows and not argument.startswith('-'):
+            joined[-1] += f',{argument}'
+        else:
+            joined.append(argument)
+    return joined
+
+
 def missing_flag_error(name: str) -> InputError:
     """Returns the error for a required flag that was not given; for common flags it names an example."""
     example = f', such as --{name} {EXAMPLES[name]}' if name in EXAMPLES else ''

@@ -298,7 +298,7 @@ class AttentionPipeline:
             'queries': None if query is None else query[:, :queries],
             'scale': None if scale is None else float(scale),
             'softmax_weights': softmax,
-            'softmax_errors': None if softmax is None else np.abs(weights - softmax).sum(-1).mean(-1) / 2,
+            'softmax_errors': None if softmax is None else half_distances(weights, softmax),
             'hash_rounds': rounds,
         }
 
@@ -350,6 +350,12 @@ def head_arrays(reading: LayerReading, chosen: Sequence[int], *, by_blocks: bool
 def placed_tokens(buckets_BHTL: Array, chunks_BHTL: Array, chunk_count: int, heads: np.ndarray) -> Arrays:
     """Returns the entry 'hash_rounds' of a layer's dict, for some heads."""
     return {'buckets': buckets_BHTL[0, heads], 'chunks': chunks_BHTL[0, heads], 'chunk_count': chunk_count}
+
+
+def half_distances(weights_HLM: np.ndarray, others_HLM: np.ndarray) -> np.ndarray:
+    """Returns half the absolute differences, summed over the keys, the mean over the queries of each head."""
+    pairs = zip(weights_HLM, others_HLM, strict=True)  # head by head, to save memory
+    return np.array([np.abs(weights_LM - others_LM).sum(-1).mean() / 2 for weights_LM, others_LM in pairs])
 
 
 def weights_of_heads(reading: LayerReading, heads: np.ndarray) -> np.ndarray:

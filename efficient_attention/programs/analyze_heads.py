@@ -19,7 +19,7 @@ from typing import Any
 
 from absl import flags
 
-from efficient_attention.commands.command_line import parse_flags
+from efficient_attention.commands.command_line import joined_lists, parse_flags
 from efficient_attention.commands.flags import (
     checkpoint_from_flags,
     define_checkpoint,
@@ -33,7 +33,7 @@ from efficient_attention.processes.allocator import tune_allocator
 def main() -> None:
     """Reads the flags, measures the heads, writes JSON and page, and prints one JSON line."""
     options = define_flags()
-    parse_flags(joined_files(sys.argv), ('model', 'output'), options=options, about=__doc__)
+    parse_flags(joined_lists(sys.argv, ('text', 'dependencies')), ('model', 'output'), options=options, about=__doc__)
     # These imports are late, so that --help is fast.
     from efficient_attention.inspection.head_analysis import HeadOptions, analyze_heads
     from efficient_attention.inspection.head_report import relation_table, write_head_report
@@ -56,8 +56,8 @@ def define_flags() -> flags.FlagValues:
     """Defines the command-line flags of this program, and returns them."""
     options = flags.FlagValues()
     define_model(options)
-    flags.DEFINE_string('text', '', 'Files of plain text; paths or globs, comma-separated.', flag_values=options)
-    files = 'Two CoNLL-U files: dev, in which heads are chosen, and test; separated by a comma or a space.'
+    flags.DEFINE_string('text', '', 'Files of plain text; paths or globs.', flag_values=options)
+    files = 'Two CoNLL-U files: dev, in which heads are chosen, and test.'
     flags.DEFINE_string('dependencies', '', files, flag_values=options)
     define_output('Path of the JSON file and of the page, without suffix.', options=options)
     most = 'At most this many windows per text file; 0 = all.'
@@ -72,15 +72,3 @@ def define_flags() -> flags.FlagValues:
     define_checkpoint('', '; best by default where the run names a metric, else last', options)
     define_length(0, 'Most tokens per window; 0 = as many as the model reads.', options)
     return options
-
-
-def joined_files(arguments: list[str]) -> list[str]:
-    """Returns the arguments with the two files after --dependencies joined by a comma, so that they are one value."""
-    joined: list[str] = []
-    for argument in arguments:
-        follows = joined[-2:-1] == ['--dependencies'] or any(one.startswith('--dependencies=') for one in joined[-1:])
-        if follows and not argument.startswith('-'):
-            joined[-1] += f',{argument}'
-        else:
-            joined.append(argument)
-    return joined

@@ -18,7 +18,7 @@ from typing import Any
 
 from absl import flags
 
-from efficient_attention.commands.command_line import parse_flags
+from efficient_attention.commands.command_line import joined_lists, parse_flags
 from efficient_attention.commands.flags import (
     checkpoint_from_flags,
     define_batch_size,
@@ -47,13 +47,14 @@ CHOSEN = (
     'published',
     'output',
 )
+LISTS = ('files', 'train_files', 'shots')  # flags that may have several values
 TEXTS = ('description', 'delimiter', 'empty_prompt')  # flags in which \n is a line end
 
 
 def main() -> None:
     """Reads the flags, scores the problem, prints a table and one JSON line."""
     options = define_flags()
-    parse_flags(joined_lists(sys.argv), ('model', 'problem', 'files'), options=options, about=__doc__)
+    parse_flags(joined_lists(sys.argv, LISTS), ('model', 'problem', 'files'), options=options, about=__doc__)
     from efficient_attention.scoring.report import ScoreOptions, score_problem  # imported late, so that --help is fast
 
     tune_allocator()
@@ -70,7 +71,7 @@ def define_flags() -> flags.FlagValues:
     options = flags.FlagValues()
     define_model(options)
     flags.DEFINE_enum('problem', None, NAMES, 'Kind of problem.', flag_values=options)
-    flags.DEFINE_string('files', None, 'Files of the problem; paths or globs, comma-separated.', flag_values=options)
+    flags.DEFINE_string('files', None, 'Files of the problem; paths or globs.', flag_values=options)
     flags.DEFINE_string('train_files', '', 'Files from which examples are drawn.', flag_values=options)
     define_integers('shots', [0], 'Solved examples before each question, such as 0,1,8', options)
     flags.DEFINE_multi_string('set', [], 'FIELD=VALUE of the reader, such as format=race.', flag_values=options)
@@ -92,18 +93,6 @@ def define_flags() -> flags.FlagValues:
     define_batch_size(16, '', options)
     define_length(0, "Most tokens per row; 0 = the model's positions, or the length of its training rows.", options)
     return options
-
-
-def joined_lists(arguments: list[str]) -> list[str]:
-    """Returns the arguments with the numbers after --shots joined by commas, so that `--shots 0 1 8` is one list."""
-    joined: list[str] = []
-    for argument in arguments:
-        follows = len(joined) > 1 and (joined[-2] == '--shots' or joined[-1].startswith('--shots='))
-        if follows and argument.isdecimal():
-            joined[-1] += f',{argument}'
-        else:
-            joined.append(argument)
-    return joined
 
 
 def parse_field(text: str) -> tuple[str, Any]:

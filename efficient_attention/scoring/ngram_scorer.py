@@ -14,6 +14,7 @@ from efficient_attention.inference.ngram_language_model import (
     next_token_probabilities,
     token_bits,
 )
+from efficient_attention.interop.config_import import read_config_json
 from efficient_attention.interop.config_json_keys import LANGUAGE_MODELLING
 from efficient_attention.scoring.decoder_scorer import UnitsScorer, encode_with_units, first_line
 from efficient_attention.scoring.pairs import Pair, PairTokens, TextScore, number_unique, text_sizes
@@ -79,8 +80,14 @@ def ngram_scorer_of_run(workdir: Path, order: int) -> NgramScorer:
     Raises:
         InputError: the folder has no run of a text language model, or its text has changed or is missing.
     """
+    if 'task' not in read_config_json(workdir):
+        raise InputError(f'{workdir}: --ngram needs the workdir of a training run, which names its training text')
     config = read_config(workdir)
     if config.task != LANGUAGE_MODELLING or config.data.units == 'pixels':
         raise InputError(f'{workdir}: n-grams are counted in the training text of a language model; this run has none')
-    text = prepare_text(config.data)
+    try:
+        text = prepare_text(config.data)
+    except InputError as error:
+        where = 'call the command where the run was trained, if its paths are relative'
+        raise InputError(f'--ngram reads the training text of {workdir} again: {error}; {where}') from None
     return NgramScorer(count_ngrams(text.splits['train'], text.units.size, order), text.units)

@@ -106,7 +106,7 @@ def read_choice_questions(files: str, fields: Mapping[str, str]) -> Iterator[Que
         raise InputError(f'format is {form!r}; {advice_on_name(form, CHOICE_FORMATS)}')
     given: dict[str, Any] = {name: value for name, value in fields.items() if name != 'template'}
     config = ExamplesConfig(**{'format': 'table', 'label': 'answer', 'text': 'context', **given, 'dev': files})
-    for question in read_choices(config, 'dev'):
+    for question in read_choices(config, 'dev', named='{} with --set'):
         yield from choice_question(question, template or default_template(question))
 
 
@@ -239,8 +239,10 @@ def fill_template(template: str, values: Mapping[str, Any], where: str) -> str:
     """Returns a template with {column} replaced by the values of a row; raises InputError for an unknown column."""
     try:
         columns = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
-    except ValueError as error:
-        raise InputError(f'template {template!r}: {error}') from None
+    except ValueError:
+        raise InputError(
+            f'template {template!r}: a brace without its other half; write {{column}}, or {{{{ for a brace'
+        ) from None
     for name in columns:
         if name not in values:
             raise InputError(f'{where}: the template has {{{name}}}; known columns: {", ".join(map(repr, values))}')

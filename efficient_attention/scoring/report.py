@@ -171,7 +171,7 @@ def score_text_files(model: Path, files: str, options: ScoreOptions) -> dict[str
     check_fields(TEXT, ('detokenizer', 'stride'), options.fields)
     stride, detokenizer = options.fields.get('stride', '0'), options.fields.get('detokenizer', 'none')
     if not stride.isdecimal():
-        raise InputError(f'--set stride={stride}: it must be a whole number')
+        raise InputError(f'--set stride={stride}: it must be a whole number, at least 0')
     scorers = open_scorers(model, options)
     found = {
         scorer.name: measure_texts(scorer, files, detokenizer=detokenizer, stride=int(stride), limit=options.limit)

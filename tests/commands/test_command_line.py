@@ -343,3 +343,17 @@ def test_help_without_a_sub_command_lists_them(capsys):
     with pytest.raises(SystemExit) as exited:
         split_subcommand(['program', '--help'], ('draw', 'list'))
     assert not exited.value.code and 'each with its own --help: draw, list\n' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    'given, joined',
+    [
+        (['score', '--shots', '0', '1', '8', '--seed', '3'], ['score', '--shots', '0,1,8', '--seed', '3']),
+        (['score', '--shots=0', '1', '--files', 'a', 'b,c'], ['score', '--shots=0,1', '--files', 'a,b,c']),
+        (['score', '--files', 'a', '--model', 'x', 'y'], ['score', '--files', 'a', '--model', 'x', 'y']),
+        (['score', '--files'], ['score', '--files']),
+        (['score'], ['score']),
+    ],
+)
+def test_several_values_of_a_flag_are_one_list(given: list[str], joined: list[str]):
+    assert command_line.joined_lists(given, ('files', 'shots')) == joined

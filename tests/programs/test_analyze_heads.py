@@ -10,18 +10,6 @@ from efficient_attention.programs import analyze_heads
 from tests.inference.tiny_checkpoint import write_checkpoint
 
 
-@pytest.mark.parametrize(
-    'given, joined',
-    [
-        (['--dependencies', 'a', 'b', '--seed', '1'], ['--dependencies', 'a,b', '--seed', '1']),
-        (['--dependencies=a', 'b'], ['--dependencies=a,b']),
-        (['--dependencies', 'a,b', '--seed=1'], ['--dependencies', 'a,b', '--seed=1']),
-    ],
-)
-def test_two_files_are_one_value(given: list[str], joined: list[str]):
-    assert analyze_heads.joined_files(given) == joined
-
-
 def test_the_command_writes_data_and_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):

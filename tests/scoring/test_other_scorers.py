@@ -16,8 +16,9 @@ from flax import nnx
 from efficient_attention.attention.request import Lengths
 from efficient_attention.errors import InputError
 from efficient_attention.inference.generate import TextGenerator
-from efficient_attention.programs.score import joined_lists, main
+from efficient_attention.programs.score import main
 from efficient_attention.scoring.masked_scorer import MaskedScorer
+from efficient_attention.scoring.ngram_scorer import ngram_scorer_of_run
 from efficient_attention.scoring.open_scorer import open_scorer
 from efficient_attention.scoring.pairs import Pair
 from efficient_attention.scoring.problems import PROBLEMS, answer_questions
@@ -189,6 +190,21 @@ def test_command_prints_a_table_and_writes_a_line_per_question(workdir, tmp_path
     assert found['results'][str(workdir)][1]['sum']['accuracy'] == pytest.approx(sum(right) / 3)
 
 
+def test_ngrams_need_the_training_text(workdir, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = json.loads((workdir / 'config.json').read_text())
+    moved = tmp_path / 'moved'
+    moved.mkdir()
+    (moved / 'config.json').write_text(json.dumps(config | {'data': config['data'] | {'source': 'text:books/*.txt'}}))
+    with pytest.raises(
+        InputError, match='^--ngram reads the training text of .*moved again: .*books.* if its paths are'
+    ):
+        ngram_scorer_of_run(moved, 2)
+    (tmp_path / 'config.json').write_text(json.dumps({'model_type': 'gpt2'}))
+    with pytest.raises(InputError, match='--ngram needs the workdir of a training run, which names its training text$'):
+        ngram_scorer_of_run(tmp_path, 2)
+
+
 def test_a_limit_changes_no_example_and_a_stopped_run_keeps_what_it_has(workdir, tmp_path, monkeypatch):
     names = []
     for file in 'ab':
@@ -229,14 +245,3 @@ def test_flags_reach_the_options(monkeypatch):
         't.jsonl', [0, 2], '', '\n', fields={'format': 'race', 'template': '{context}\nQ:'}, batch_size=4
     )
     assert given == str((Path('m'), 'choice', 'f.jsonl', options))
-
-
-def test_numbers_after_shots_are_one_list():
-    assert joined_lists(['score', '--shots', '0', '1', '8', '--seed', '3']) == [
-        'score',
-        '--shots',
-        '0,1,8',
-        '--seed',
-        '3',
-    ]
-    assert joined_lists(['score', '--shots=0', '1', 'x']) == ['score', '--shots=0,1', 'x']

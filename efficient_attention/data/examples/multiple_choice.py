@@ -1,6 +1,7 @@
 """Reads multiple-choice questions from the files of SWAG, CODAH and RACE, and from a user's own tables."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,9 +54,11 @@ class ChoiceQuestion:
         return tuple(f'{self.question} {choice}' if self.question else choice for choice in self.choices)
 
 
-def read_choices(config: ExamplesConfig, split: str) -> Iterator[ChoiceQuestion]:
+def read_choices(config: ExamplesConfig, split: str, *, named: str = 'examples.{}') -> Iterator[ChoiceQuestion]:
     """Yields the questions of a split ('train', 'dev' or 'test') in the order of the files; in 'test', answers may be
     missing.
+
+    `named` says how error messages name a field of the config.
 
     Raises:
         InputError: a file or a field of a row is missing or invalid.
@@ -64,7 +67,7 @@ def read_choices(config: ExamplesConfig, split: str) -> Iterator[ChoiceQuestion]
     readers: dict[str, Callable[..., Iterator[ChoiceQuestion]]] = {
         'race': _read_race,
         'swag': _read_swag_and_codah,
-        'table': _read_choice_table,
+        'table': functools.partial(_read_choice_table, named=named),
     }
     for question in readers[config.format](config, sources) if sources else ():
         if question.answer is None and split != 'test':
@@ -89,13 +92,13 @@ def answer_index(label: str | None, choices: int, where: str, field: str) -> int
     return number
 
 
-def _read_choice_table(config: ExamplesConfig, sources: str) -> Iterator[ChoiceQuestion]:
+def _read_choice_table(config: ExamplesConfig, sources: str, *, named: str) -> Iterator[ChoiceQuestion]:
     index = 0
     for name in expand_table_names(sources):
         for row in read_table(name):
-            question = row.column_text(config.text_pair, field='examples.text_pair') if config.text_pair else ''
-            id = row.column_label(config.id, field='examples.id') if config.id else str(index)
-            context = row.column_text(config.text, field='examples.text')
+            question = row.column_text(config.text_pair, field=named.format('text_pair')) if config.text_pair else ''
+            id = row.column_label(config.id, field=named.format('id')) if config.id else str(index)
+            context = row.column_text(config.text, field=named.format('text'))
             yield _parse_question(row, id or str(index), context, question, _parse_choices(row), config.label)
             index += 1
 
