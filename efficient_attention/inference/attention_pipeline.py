@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,8 @@ from jax import Array
 from efficient_attention.attention.request import Lengths
 from efficient_attention.config.examples import BUCKETS
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.data.text.text_units import TextUnits, TokenizerUnits
+from efficient_attention.data.sources.images import read_image
+from efficient_attention.data.text.text_units import PixelUnits, TextUnits, TokenizerUnits
 from efficient_attention.errors import InputError, require, require_at_least
 from efficient_attention.inference.generate import prompt_ids
 from efficient_attention.inference.language_models import LanguageModel, imported_language_model, open_language_model
@@ -40,6 +42,7 @@ from efficient_attention.workdir.checkpoint_reader import LAST
 
 # kinds of fine-tuning whose rows have one global token, the first
 MARKED_FIRST = ('classification', 'regression', 'token_classification', 'multiple_choice', *SEVERAL)
+START = '<start>'  # name of the token before an image
 COMPRESSED = '<compressed>'  # name of a key that stands for several tokens of a compressed memory
 WINDOW = 1024  # default tokens per window of a decoder that can read any number
 AT_ONCE = 512  # up to this many tokens, one compiled program computes the weights of all chosen layers
@@ -167,9 +170,14 @@ class DecoderRows:
         require(length % self.rate == 0, 'length', length, f'a multiple of model.compression_rate, {self.rate}')
         default = config.position_limit or opened.length or WINDOW
         self.length = length or default - default % self.rate
+        self.image_shape = opened.image_shape
+        if self.image_shape and length:
+            raise InputError(f'length is {length}; the model reads whole images')
 
     def windows(self, text: str | tuple[str, str]) -> list[TokenRow]:
-        """Returns the windows of a text, or of a prompt with its continuation."""
+        """Returns the windows of a text, or of a prompt with its continuation; of an image file, one window."""
+        if self.image_shape:
+            return [self.image_row(text)]
         prompt, whole = ('', text) if isinstance(text, str) else (text[0], ''.join(text))
         ids = prompt_ids(whole, self.units)
         seam = len(os.path.commonprefix([self.units.encode(prompt).tolist(), ids.tolist()]))  # of any two lists
@@ -177,6 +185,14 @@ class DecoderRows:
         numbers: list[int | None] = [int(bool(prompt) and place >= seam) for place in range(len(ids))]
         parts = [slice(start, start + self.length) for start in range(0, len(ids), self.length)]
         return [TokenRow(ids[part].astype(np.int32), names[part], numbers[part]) for part in parts]
+
+    def image_row(self, path: Any) -> TokenRow:
+        """Returns the row of an image file: the start token, then its bytes but the last, which is only predicted."""
+        if not isinstance(path, str):
+            raise InputError('the model reads images; give it the path of one image')
+        bytes_L = self.units.encode(read_image(Path(path), self.image_shape))[:-1].astype(np.int32)
+        ids_L = np.insert(bytes_L, 0, PixelUnits.start)
+        return TokenRow(ids_L, [START, *map(str, bytes_L.tolist())], [None, *[0] * len(bytes_L)])
 
     def padded_length(self, count: int) -> int:
         """Returns the length to which rows of `count` tokens are padded, a multiple of the compression rate.
@@ -209,13 +225,14 @@ class AttentionPipeline:
     def __call__(self, inputs: Any) -> Any:
         """Returns the windows of a text or of a tuple of two texts; for a list, a list of these.
 
-        The two texts of a tuple are a pair for an encoder, and a prompt with its continuation for a decoder. A window
-        is a dict:
+        The two texts of a tuple are a pair for an encoder, and a prompt with its continuation for a decoder. A model of
+        images takes the path of an image as a text. A window is a dict:
 
             'tokens'      the L tokens, as texts; each of them is a query
             'key_tokens'  the M tokens that are read: the same, or with segment memory those of earlier windows first;
                           '<compressed>' stands for several tokens
             'texts'       the text of each token: 0 or 1, the place in the tuple; None for special tokens
+            'image_shape' of a model of images: the rows, and the bytes of a row, W times channels; otherwise missing
             'layers'      a dict for each chosen layer:
                 'layer', 'heads'  numbers from 0
                 'weights'         float32 [heads, L, M]
@@ -256,13 +273,15 @@ class AttentionPipeline:
     def read(self, rows: list[TokenRow]) -> Iterator[dict[str, Any]]:
         """Yields the windows of a text's rows."""
         config, earlier = self.rows.model.config, list[str]()
+        height, *rest = getattr(self.rows, 'image_shape', ()) or (0,)
+        image = {'image_shape': (height, math.prod(rest))} if height else {}
         memory = empty_memory(config, 1) if config.memory_length else None
         for row in rows:
             compressed = int((memory.compressed.segments_BM != 0).sum()) if isinstance(memory, CompressedMemory) else 0
             keys = [COMPRESSED] * compressed + [*earlier, *row.names]
             layers, memory = self.layer_arrays(row.padded(self.rows.padded_length(len(row.ids_L))), memory)
             parts = (self.without_padding(*one, len(row.names), len(keys)) for one in layers)
-            yield {'tokens': row.names, 'key_tokens': keys, 'texts': row.text_numbers, 'layers': parts}
+            yield {'tokens': row.names, 'key_tokens': keys, 'texts': row.text_numbers, **image, 'layers': parts}
             earlier = [*earlier, *row.names][-config.memory_length :] if config.memory_length else []
 
     def layer_arrays(
@@ -397,7 +416,7 @@ def open_rows(path: Path, checkpoint: str, length: int) -> EncoderRows | Decoder
     """Returns the encoder or the language model in a folder, with its tokenizer."""
     values = read_config_json(path)
     if values.get('task') == LANGUAGE_MODELLING:
-        return DecoderRows(open_language_model(path, checkpoint), length)
+        return DecoderRows(open_language_model(path, checkpoint, images=True), length)
     pretrained = open_pretrained(path, '' if checkpoint == LAST and 'task' not in values else checkpoint)
     if pretrained.problem == LANGUAGE_MODELLING:
         return DecoderRows(imported_language_model(path, pretrained), length)

@@ -97,7 +97,7 @@ class TextGenerator:
 
     def __init__(self, workdir: Path, *, checkpoint: str = LAST) -> None:
         opened = open_language_model(workdir, checkpoint, generates=True)
-        self.config, self.units, self.graph, self.params, _ = opened
+        self.config, self.units, self.graph, self.params = opened[:4]
         self.may_follow_V = allowed_token_mask(self.units, self.config.vocab_size)
 
     def __call__(

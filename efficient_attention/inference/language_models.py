@@ -23,7 +23,8 @@ from efficient_attention.workdir.config_file import read_config
 class LanguageModel(NamedTuple):
     """A trained decoder, laid out for inference on the first device, with the units of its texts.
 
-    `length` is the number of tokens per training row; None = unknown.
+    `length` is the number of tokens per training row; None = unknown. `image_shape` is (height, width, channels) of a
+    model of images, and empty for text.
     """
 
     config: ModelConfig
@@ -31,9 +32,12 @@ class LanguageModel(NamedTuple):
     graph: nnx.GraphDef
     params: Any
     length: int | None = None
+    image_shape: tuple[int, ...] = ()
 
 
-def open_language_model(path: Path, checkpoint: str = '', *, generates: bool = False) -> LanguageModel:
+def open_language_model(
+    path: Path, checkpoint: str = '', *, generates: bool = False, images: bool = False
+) -> LanguageModel:
     """Opens the language model in a workdir or a Hugging Face folder.
 
     Args:
@@ -41,6 +45,7 @@ def open_language_model(path: Path, checkpoint: str = '', *, generates: bool = F
         checkpoint: a workdir's checkpoint: 'last', 'best', a step or 'average-5'; '' = the best if one is known, else
             the last. A Hugging Face folder has only the last.
         generates: raise InputError first if no cache supports the decoder, before other files are read.
+        images: whether a model of images is allowed.
 
     Raises:
         InputError: the folder has no language model of text, no such checkpoint, or no vocabulary.
@@ -50,13 +55,14 @@ def open_language_model(path: Path, checkpoint: str = '', *, generates: bool = F
     run = read_config(path)
     if run.task != LANGUAGE_MODELLING:
         raise InputError(f'{path} holds a run of the task {run.task!r}; generating text needs language_modelling')
-    if run.data.units == 'pixels':
+    if run.data.units == 'pixels' and not images:
         raise InputError(f'{path} holds a model of images; only text can be generated')
     if generates:
         cache_specs(run.model, 1)
     units = read_vocabulary(run.data.units, path)
     graph, params = restore_for_inference(path, run, checkpoint, lambda: Decoder(run.model, rngs=nnx.Rngs(0)))
-    return LanguageModel(run.model, units, graph, params, run.data.length)
+    image_shape = run.data.image_shape if run.data.units == 'pixels' else ()
+    return LanguageModel(run.model, units, graph, params, run.data.length, image_shape)
 
 
 def imported_language_model(path: Path, pretrained: Pretrained) -> LanguageModel:

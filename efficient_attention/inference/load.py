@@ -159,7 +159,7 @@ def check_model_class(path: Path, found: type, wanted: type | None) -> None:
 
 def loaded_decoder(language_model: LanguageModel) -> Loaded[Decoder]:
     """Returns a language model with its bytes, characters, words or tokenizer pieces as tokens."""
-    config, units, graph, params, _ = language_model
+    config, units, graph, params = language_model[:4]
     tokenizer = LoadedTokenizer(
         units.encode, lambda ids: units.decode(np.asarray(ids, np.int64)), units.size, config.position_limit
     )

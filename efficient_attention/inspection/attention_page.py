@@ -159,7 +159,7 @@ def _read_windows(
     """Returns the windows with the strongest edges of each layer. They never have many more edges than fit the page."""
     found, room = list[ReadWindow](), budget * 0.75  # base64 has four bytes for three
     for window in windows:
-        record = _window_record(window, image_shape)
+        record = _window_record(window, image_shape or window.get('image_shape'))
         found.append(ReadWindow(record, []))
         for layer in _with_softmax(window['layers']):
             size = len(record['tokens']), len(window['key_tokens'])
@@ -200,7 +200,9 @@ def _window_record(window: Mapping[str, Any], image_shape: tuple[int, int] | Non
     is_own = memory >= 0 and keys[memory:] == tokens  # the queries read themselves, and perhaps earlier tokens
     if image_shape is not None:
         pixels = sum(text is not None for text in texts) if is_own else len(keys)
-        require(math.prod(image_shape) == pixels, 'image_shape', image_shape, f'of the {pixels} keys that are pixels')
+        # A language model of images does not read the last byte.
+        is_right = math.prod(image_shape) in (pixels, pixels + (is_own and texts[0] is None))
+        require(is_right, 'image_shape', image_shape, f'of the {pixels} keys that are pixels')
     return {
         'tokens': tokens,
         'keys': None if is_own and not memory else keys,

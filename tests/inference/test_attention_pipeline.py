@@ -7,6 +7,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import efficient_attention as ea
 from efficient_attention.errors import InputError
@@ -15,6 +16,8 @@ from efficient_attention.models.layer_readings import LayerReading
 from tests.inference import tiny_checkpoint
 from tests.inference.test_generate import workdir_of
 from tests.inference.tiny_checkpoint import MODEL, random_text, write_checkpoint
+from tests.inspection.made_attention import read_page
+from tests.shrunk_configs import write_images
 
 pytestmark = pytest.mark.lenient_promotion  # A built run has an optimizer; Optax mixes Python floats with int32.
 PAIR = 'the old dog sleeps', 'a king runs under the tree'
@@ -113,6 +116,45 @@ def test_global_tokens_are_those_of_fine_tuning(tmp_path: Path, problem: str):
     is_global = window['layers'][0]['weights'][0][12] > 0  # the last token reads these, its neighbour and itself
     marked = 1 if problem == 'classification' else 5
     assert np.flatnonzero(is_global).tolist() == [*range(marked), 11, 12]
+
+
+@pytest.fixture(scope='module')
+def image_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Returns the folder of a run on images of 4 x 4 pixels, and the path of an image."""
+    folder = tmp_path_factory.mktemp('images')
+    fields = {'data.source': write_images(folder), 'data.units': 'pixels', 'data.image_shape': (4, 4, 3)}
+    fields |= {'data.length': 48, 'model.vocab_size': 257, 'model.max_length': 48}
+    return workdir_of(folder, **fields), str(folder / 'images' / '0.png')
+
+
+def test_a_model_of_images_reads_an_image(image_model: tuple[Path, str]):
+    path, image = image_model
+    [window] = ea.pipeline('attention', path)(image)
+    pixels = np.asarray(Image.open(image)).reshape(-1)
+    assert window['tokens'] == ['<start>', *map(str, pixels[:-1])] and window['image_shape'] == (4, 12)
+    assert window['texts'] == [None, *[0] * 47]
+    for layer in window['layers']:
+        np.testing.assert_allclose(layer['weights'], softmax_of(layer, range(7)), atol=1e-5)
+    page = ea.attention_page(window['tokens'], window['layers'], texts=window['texts'], image_shape=(4, 12))
+    assert read_page(page).content['windows'][0]['image'] == [4, 12]
+
+
+@pytest.mark.parametrize(
+    'given, said',
+    [
+        ('missing.png', 'missing.png: not an image that can be read'),
+        (('a.png', 'b.png'), 'the model reads images; give it the path of one image'),
+        ('WIDE', 'the image is 2 x 8 RGB'),
+    ],
+)
+def test_bad_images_are_one_line(image_model: tuple[Path, str], tmp_path: Path, given: Any, said: str):
+    if given == 'WIDE':
+        given = str(tmp_path / 'wide.png')
+        Image.fromarray(np.zeros((2, 8, 3), np.uint8)).save(given)
+    with pytest.raises(InputError, match=said):
+        ea.pipeline('attention', image_model[0])(given)
+    with pytest.raises(InputError, match='^length is 12; the model reads whole images$'):
+        ea.pipeline('attention', image_model[0], length=12)
 
 
 def test_bytes_of_a_character_have_names(tmp_path: Path):

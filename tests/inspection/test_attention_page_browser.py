@@ -173,6 +173,15 @@ def test_an_image_is_shaded_by_what_a_pixel_reads(browser: Browser):
     assert browser.run('return state.query') == 6
 
 
+def test_the_last_byte_of_an_image_may_be_missing(browser: Browser):
+    weights = made_weights(1, 1, 12, 12, is_causal=True)
+    tokens = ['<start>', *map(str, range(11))]
+    browser.open(attention_page(tokens, weights, texts=[None, *[0] * 11], image_shape=(3, 4)))
+    assert browser.show('image', query=5) == {'pixels': '11', 'shaded': '5'}
+    browser.run('VIEWS.image.point(VIEWS.image.cell * 3.5, VIEWS.image.cell * 2.5, true);')
+    assert browser.run('return state.query') == 5
+
+
 def test_windows_are_chosen_in_the_page(browser: Browser):
     windows = [
         {'tokens': TOKENS[:size], 'key_tokens': TOKENS[:size], 'texts': None, 'layers': made_layers(1, 1, size, size)}

@@ -64,18 +64,23 @@ def _open_tfds(rest: str, shape: Shape) -> _Opened:
 
 def _read_files(files: Sequence[Path], shape: Shape) -> Iterator[bytes]:
     for path in files:
-        try:
-            yield _read_file(path, shape)
-        except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-            raise InputError(f'{path}: not an image that can be read ({one_line(error)})') from None
+        yield read_image(path, shape)
 
 
-def _read_file(path: Path, shape: Shape) -> bytes:
+def read_image(path: Path, shape: Shape) -> bytes:
+    """Returns the bytes of an image file, row by row with interleaved channels.
+
+    Raises:
+        InputError: the file cannot be read, or the image has another shape than (height, width, channels).
+    """
     height, width, channels = shape
-    with Image.open(path) as image:  # `Image.open` reads only the header of the file.
-        if (image.height, image.width, image.mode) != (height, width, MODES[channels]):
-            raise InputError(_wrong_shape_message(path, f'{image.height} x {image.width} {image.mode}', shape))
-        return image.tobytes()
+    try:
+        with Image.open(path) as image:  # `Image.open` reads only the header of the file.
+            if (image.height, image.width, image.mode) != (height, width, MODES[channels]):
+                raise InputError(_wrong_shape_message(path, f'{image.height} x {image.width} {image.mode}', shape))
+            return image.tobytes()
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise InputError(f'{path}: not an image that can be read ({one_line(error)})') from None
 
 
 def _tfds_images(name: str, split: str, field: str, shape: Shape) -> Iterator[bytes]:

@@ -373,6 +373,7 @@ class ImageView {
     const row = Math.floor(y / this.cell);
     if (column < 0 || column >= this.width || row < 0 || row >= this.height) return;
     const key = this.pixels[row * this.width + column];
+    if (key === undefined) return; // a language model does not read the last byte of an image
     if (isClick && state.frame.isOwn) {
       state.query = key - state.frame.memory;
       changed();

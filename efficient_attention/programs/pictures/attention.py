@@ -28,7 +28,9 @@ def define_attention_flags(options: flags.FlagValues) -> None:
     """Defines the flags that choose the model, the text, the layers and heads, and the size of the page."""
     define_model(options)
     define_checkpoint(LAST, options=options)
-    flags.DEFINE_string('text', None, 'The text that the model reads.', flag_values=options)
+    flags.DEFINE_string(
+        'text', None, 'The text that the model reads; for a model of images, the path of one.', flag_values=options
+    )
     pair = 'Second text: of a pair for an encoder, the continuation of --text for a decoder.'
     flags.DEFINE_string('pair', None, pair, flag_values=options)
     define_integers('layers', None, 'Layers to show, numbers from 0; by default all.', options)
