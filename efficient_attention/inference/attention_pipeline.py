@@ -92,7 +92,7 @@ class PaddedRow(NamedTuple):
     is_global_BL: Any = None
 
     def options(self) -> dict[str, Any]:
-        """Returns the keyword arguments of `Encoder.embedded` that say more of the tokens than their ids."""
+        """Returns token types and marks of global tokens as keyword arguments of `Encoder.embedded`."""
         return {'token_types_BL': self.types_BL, 'is_global_BL': self.is_global_BL}
 
 
@@ -229,8 +229,8 @@ class AttentionPipeline:
         images takes the path of an image as a text. A window is a dict:
 
             'tokens'      the L tokens, as texts; each of them is a query
-            'key_tokens'  the M tokens that are read: the same, or with segment memory those of earlier windows first;
-                          '<compressed>' stands for several tokens
+            'key_tokens'  the M tokens that are read: `tokens`, after those of earlier windows if there is segment
+                          memory; '<compressed>' stands for several tokens
             'texts'       the text of each token: 0 or 1, the place in the tuple; None for special tokens
             'image_shape' of a model of images: the rows, and the bytes of a row, W times channels; otherwise missing
             'layers'      a dict for each chosen layer:
@@ -241,11 +241,12 @@ class AttentionPipeline:
                 'scale'           the factor of query times key in the logits; None if the logits are no such products
                 'value_norms'     float32 [heads, M], the length of each value after the output projection
                 'softmax_weights' float32 [heads, L, M], the weights that FAVOR estimates; None for other mechanisms
-                'softmax_errors'  float32 [heads], half the absolute differences of FAVOR's weights from these, summed
-                                  over the keys, mean over the queries: from 0 to about 1; None for other mechanisms
+                'softmax_errors'  float32 [heads], total variation distance between FAVOR's weights and these, the mean
+                                  over the queries, from 0 to 1; None for other mechanisms
                 'hash_rounds'     where the T rounds of LSH put the tokens: a dict of 'buckets' and 'chunks', int32
-                                  [heads, T, L], and 'chunk_count', n; a round finds the pairs whose key is in the
-                                  query's chunk or the one before, modulo n; None for other mechanisms
+                                  [heads, T, L], and 'chunk_count', n; a round pairs a query with the keys of its own
+                                  chunk and of the chunk before, modulo n, and with `within_buckets` only with those
+                                  of its bucket; None for other mechanisms
 
         A long text has several windows, and a UserWarning says so.
         """
@@ -372,7 +373,7 @@ def placed_tokens(buckets_BHTL: Array, chunks_BHTL: Array, chunk_count: int, hea
 
 
 def half_distances(weights_HLM: np.ndarray, others_HLM: np.ndarray) -> np.ndarray:
-    """Returns half the absolute differences, summed over the keys, the mean over the queries of each head."""
+    """Returns each head's total variation distance between two arrays of weights, the mean over the queries."""
     pairs = zip(weights_HLM, others_HLM, strict=True)  # head by head, to save memory
     return np.array([np.abs(weights_LM - others_LM).sum(-1).mean() / 2 for weights_LM, others_LM in pairs])
 

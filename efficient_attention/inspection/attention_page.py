@@ -50,7 +50,7 @@ class AttentionPage(str):
 
 
 class ReadLayer(NamedTuple):
-    """What a page needs of a layer; the arrays are those of the layer's dict."""
+    """One layer as the page shows it; the arrays are from the layer's dict."""
 
     name: int | str
     heads: list[int]
@@ -89,8 +89,8 @@ def attention_page(
             A layer is an array [H, L, M], or a dict with 'weights' and, if known, the other arrays of the pipeline
             `attention`: 'layer', 'heads', 'queries', 'keys', 'scale', 'value_norms', 'softmax_weights',
             'softmax_errors', 'hash_rounds'. Softmax weights are shown as a layer of their own, after the layer.
-        key_tokens: the M key tokens; by default the query tokens. If they end with the query tokens, those before are
-            of earlier segments.
+        key_tokens: the M key tokens; by default the query tokens. If they end with the query tokens, the rest are
+            segment memory.
         texts: the text of each query token, 0 or 1; None for special tokens. By default all are of text 0.
         image_shape: height and width, if the keys that are not special tokens are the pixels of an image by rows.
         megabytes: the most that the page may have, in 10^6 bytes. If all edges do not fit, the page has the strongest
@@ -264,7 +264,7 @@ def _bytes_of(name: str, array: Any, heads: int, queries: int) -> int:
 
 
 def _fit(windows: list[ReadWindow], room: float, budget: float) -> tuple[set[str], int]:
-    """Returns the names of the arrays that fit in the page beside the edges, and the most edges of each query.
+    """Returns the optional arrays that fit in the page with the edges, and the most edges per query.
 
     Args:
         windows: all windows of the page.

@@ -4,9 +4,10 @@
     efficient-attention analyze-heads --model checkpoints/minilm --dependencies dev.conllu test.conllu --output heads
 
 `--text` measures each head's entropy, its share of weight on special tokens, punctuation and neighbours, and its mean
-distance; it draws a map of the heads, and compares pictures of attention with leaving tokens out (encoders only).
-`--dependencies` finds the head that points from words to their syntactic heads, per relation (Clark et al. 2019).
-`--removal` measures a metric of a run, such as accuracy, without each head, with one head in a layer, and with more and
+distance; it draws a map of the heads, and compares
+scores of a token's importance with the effect of leaving the token out (encoders only).
+`--dependencies` finds, per relation, the attention head that links words to their parents (Clark et al. 2019).
+`--removal` measures a metric of a run, such as accuracy, without each head, with one head kept per layer, and with ever
 more heads removed. The three may be given together.
 
 The command writes `heads.json` and `heads.html`, and prints a table of the relations. The last line of output is one
@@ -62,7 +63,7 @@ def define_flags() -> flags.FlagValues:
     define_output('Path of the JSON file and of the page, without suffix.', options=options)
     most = 'At most this many windows per text file; 0 = all.'
     flags.DEFINE_integer('limit', 32, most, 0, flag_values=options)
-    compared = 'Rows in which pictures of attention are compared with leaving tokens out; 0 = none.'
+    compared = 'Rows in which scores of tokens are compared with leaving tokens out; 0 = none.'
     flags.DEFINE_integer('compared', 20, compared, 0, flag_values=options)
     least = 'Fewest test cases of a relation in the table.'
     flags.DEFINE_integer('least_cases', 100, least, 1, flag_values=options)

@@ -111,7 +111,7 @@ def read_choice_questions(files: str, fields: Mapping[str, str]) -> Iterator[Que
 
 
 def default_template(question: ChoiceQuestion) -> str:
-    """Returns the prompt's template for a question: like RACE's in GPT-3's form, others continued directly."""
+    """Returns the default template of a prompt: with 'Q:' and 'A:' if the question asks or has a blank."""
     if not question.question:
         return '{context}'
     is_asked = question.question.rstrip().endswith('?') or BLANK in question.question

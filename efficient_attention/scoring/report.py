@@ -147,7 +147,7 @@ def check_output(output: Path, read: Sequence[str]) -> None:
 
 
 def check_others(files: str, shots: int, questions: Iterable[Question], pool: Sequence[Question]) -> None:
-    """Raises InputError if a question has too few others in the training files to draw its examples from."""
+    """Raises InputError if the training files have fewer than `shots` questions other than this one."""
     counts = Counter(one.solved for one in pool)
     for question in questions if shots else ():
         others = len(pool) - counts[question.solved]
@@ -258,8 +258,8 @@ def table_of(scorer: Scorer, by_shots: Mapping[int, Mapping[str, Any]]) -> str:
 def published_table(
     found: Mapping[str, Mapping[int, Mapping[str, Any]]], theirs: Mapping[str, Mapping[str, float]]
 ) -> str:
-    """Returns a table of accuracies by paradigm in percent, ours with the fewest examples beside published ones, with
-    the mean of each column.
+    """Returns a table of accuracies in percent by paradigm, with their means: ours with the fewest examples, then the
+    published ones.
     """
     columns = list(dict.fromkeys(name for row in theirs.values() for name in row))
     ours = {}

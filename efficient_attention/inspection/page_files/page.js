@@ -119,7 +119,7 @@ function shareText() {
   const heads = VIEWS[state.view].isMulti ? chosenHeads() : [oneHead()];
   const errors = heads.filter((head) => head.record.error !== undefined)
     .map((head) => `${head.name}: ${head.record.error.toFixed(3)}`);
-  const estimate = errors.length ? ` Half the absolute difference from softmax, mean over queries, of head ${errors.join('; ')}.` : '';
+  const estimate = errors.length ? ` Total variation distance from softmax, mean over queries, of head ${errors.join('; ')}.` : '';
   return edgesText(heads) + estimate;
 }
 
