@@ -33,7 +33,7 @@ def redo_wikitext(line: str) -> str:
 
 
 def detokenize(text: str, name: str) -> tuple[str, int]:
-    """Returns a text without the tokenization of a test set, and the number of lines that stay as they are.
+    """Returns a text without the tokenization of a test set, and the number of characters in lines that stay.
 
     A line stays if its ordinary form cannot be turned back. So the change is invertible, and the probability of
     the ordinary text is the probability of the tokenized one (Radford et al. 2019, section 3.1).
@@ -50,7 +50,7 @@ def detokenize(text: str, name: str) -> tuple[str, int]:
     for line in text.split('\n'):
         ordinary = undo(line)
         is_inverse = redo(ordinary) == line
-        kept += not is_inverse
+        kept += 0 if is_inverse else len(line)
         lines.append(ordinary if is_inverse else line)
     return '\n'.join(lines), kept
 
@@ -80,7 +80,7 @@ def measure_texts(
     for path, text in zip(find_files(files), originals, strict=True):
         if not text.strip():
             raise InputError(f'{path}: the file has no text')
-    texts, kept = zip(*(detokenize(text, detokenizer) for text in originals), strict=True)
+    texts, left = zip(*(detokenize(text, detokenizer) for text in originals), strict=True)
     found = scorer.score_texts(list(texts), stride=stride)
     nats = -sum(one.log_prob for one in found)
     return {
@@ -91,7 +91,7 @@ def measure_texts(
         'bits_per_character': nats / math.log(2) / sum(map(len, originals)),
         'bits_per_byte': nats / math.log(2) / sum(len(text.encode()) for text in originals),
         'unknown_tokens': sum(one.unknown_tokens for one in found),
-        'lines_left_tokenized': sum(kept),
+        'characters_left_tokenized': sum(left) / sum(map(len, originals)),
     }
 
 

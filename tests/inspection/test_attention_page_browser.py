@@ -112,9 +112,7 @@ def test_an_estimate_of_softmax_says_its_error(browser: Browser):
     assert browser.show('model')['heads'] == '2'
     text = "return document.getElementById('share').textContent"
     browser.show('head')
-    assert browser.run(text).endswith(
-        'Total variation distance from softmax, mean over queries, of head 0.0: 0.250.'
-    )
+    assert browser.run(text).endswith('Total variation distance from softmax, mean over queries, of head 0.0: 0.250.')
     browser.show('head', layer=1)
     assert browser.run(text) == 'All edges are in this page.'
 

@@ -16,11 +16,14 @@ from flax import nnx
 from efficient_attention.attention.request import Lengths
 from efficient_attention.errors import InputError
 from efficient_attention.inference.generate import TextGenerator
+from efficient_attention.inference.pretrained_models import pretrained_decoder
+from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.programs.score import main
+from efficient_attention.scoring.decoder_scorer import DecoderScorer
 from efficient_attention.scoring.masked_scorer import MaskedScorer
 from efficient_attention.scoring.ngram_scorer import ngram_scorer_of_run
 from efficient_attention.scoring.open_scorer import open_scorer
-from efficient_attention.scoring.pairs import Pair
+from efficient_attention.scoring.pairs import Pair, PairTokens
 from efficient_attention.scoring.problems import PROBLEMS, answer_questions
 from efficient_attention.scoring.prompts import PromptForm, draw_examples
 from efficient_attention.scoring.report import ScoreOptions, score_problem
@@ -30,6 +33,7 @@ from tests.data.tokenizers.test_marian import write_marian
 from tests.inference.test_generate import config_of
 from tests.inference.tiny_checkpoint import WORDS, write_checkpoint
 from tests.interop.folders import TEXT_TO_TEXT
+from tests.interop.gpt2_folders import END, copied, with_tokenizer
 from tests.training.tiny_run import drawn_workdir
 
 pytestmark = pytest.mark.lenient_promotion
@@ -188,6 +192,61 @@ def test_command_prints_a_table_and_writes_a_line_per_question(workdir, tmp_path
         assert line['right']['sum'] == (max(scores) == scores[line['answer']] and scores[0] != scores[1])
     right = [line['right']['sum'] for line in of_model]
     assert found['results'][str(workdir)][1]['sum']['accuracy'] == pytest.approx(sum(right) / 3)
+
+
+def gpt2_log_prob(scorer: DecoderScorer, row: PairTokens) -> float:
+    """Returns the log-probability of a pair's continuation by one full pass over the pair alone."""
+    ids = jnp.asarray([[*row.context, *row.continuation]])
+    model = pretrained_decoder(open_pretrained(Path(scorer.name)))
+    log_probs_LV = np.asarray(jax.nn.log_softmax(model(ids, jnp.ones_like(ids))[0]), np.float64)[len(row.context) - 1 :]
+    return float(log_probs_LV[np.arange(len(row.continuation)), row.continuation].sum())
+
+
+def test_a_gpt2_folder_is_scored_with_its_own_tokens(tmp_path, capsys):
+    folder = with_tokenizer(copied('gpt2_1', tmp_path / 'gpt2'))
+    scorer = open_scorer(folder, batch_size=4)
+    assert isinstance(scorer, DecoderScorer)
+    pairs = [Pair('', 'the dog'), Pair('the ', 'dog'), Pair('a dog', ' runs'), Pair('a dog', ' the')]
+    rows = [scorer.encode(pair) for pair in pairs]
+    assert rows[0].context == (END,)  # an empty context is the document separator
+    assert scorer.units.decode(np.array(rows[1].continuation)) == ' dog'  # the space moved to the continuation
+    found = [one.log_prob for one in scorer.score(pairs)]
+    np.testing.assert_allclose(found, [gpt2_log_prob(scorer, row) for row in rows], atol=1e-4)
+    (tmp_path / 'rows.jsonl').write_text('{"text": "a dog runs"}\n{"text": "the cat the dog"}\n')
+    files = str(tmp_path / 'rows.jsonl')
+    result = score_problem(folder, 'lambada', files, ScoreOptions(train_files=files, shots=(0, 1)))
+    assert result['longest'] == 57 and result['results'][str(folder)][1]['examples'] == 1.0
+    assert 'perplexity' in capsys.readouterr().out
+
+
+SENTENCES = {'sentence_good': 'the dog runs', 'sentence_bad': 'the dog run', 'UID': 'agreement', 'field': 'syntax'}
+SMALL_PROBLEMS = {
+    'blimp': SENTENCES,
+    'lambada': {'text': 'the dog runs'},
+    'winograd': {'context_options': ['the dog', 'the cat'], 'continuation': ' runs', 'gold': 0},
+    'exact': {'context': 'the dog', 'completion': 'runs'},
+    'text': {'any': 'the dog runs'},
+}
+
+
+@pytest.mark.parametrize('name', SMALL_PROBLEMS)
+def test_each_problem_is_scored_from_a_file_beside_ngrams(workdir, tmp_path, capsys, name):
+    files = tmp_path / 'rows.jsonl'
+    files.write_text(json.dumps(SMALL_PROBLEMS[name]) + '\n')
+    (tmp_path / 'published.jsonl').write_text('{"UID": "agreement", "lstm": 0.875}\n')
+    published = str(tmp_path / 'published.jsonl') if name == 'blimp' else ''
+    fields = {'stride': '8', 'detokenizer': 'wikitext'} if name == 'text' else {}
+    options = ScoreOptions(ngram=2, fields=fields, published=published, batch_size=2)
+    found = score_problem(workdir, name, str(files), options)
+    table = capsys.readouterr().out
+    assert {*found['results']} == {str(workdir), '2-gram'} and found['rule'] and found['problem'] == name
+    if name == 'text':
+        of_model, of_ngrams = found['results'].values()
+        assert of_model['tokens'] == of_ngrams['tokens'] > 20 and of_model['perplexity'] > 1
+        assert 0.9 < of_model['characters_left_tokenized'] < 1.0 and 'bits_per_character' in table
+    else:
+        assert all(by_shots[0]['questions'] == 1 for by_shots in found['results'].values()) and '2-gram' in table
+    assert ('87.5' in table) == (name == 'blimp')
 
 
 def test_ngrams_need_the_training_text(workdir, tmp_path, monkeypatch):

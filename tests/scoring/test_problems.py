@@ -293,7 +293,7 @@ def test_wikitext_lines_become_ordinary_text_only_if_they_can_be_restored():
     assert redo_wikitext(undo_wikitext(line)) == line
     assert detokenize(f'{line}\nNo. 5 , x\nbad-hyphen ,', 'wikitext') == (
         f'{undo_wikitext(line)}\nNo. 5 , x\nbad-hyphen ,',
-        2,
+        len('No. 5 , x') + len('bad-hyphen ,'),
     )
     with pytest.raises(InputError, match="detokenizer is 'wiki'"):
         detokenize(line, 'wiki')
@@ -306,6 +306,10 @@ def test_texts_are_measured_per_token_word_character_and_byte(tmp_path):
     assert found['word_perplexity'] == pytest.approx(math.exp(3))
     assert found['bits_per_byte'] == pytest.approx(1 / math.log(2))
     assert found['bits_per_character'] == pytest.approx(6 / 5 / math.log(2))
+    (tmp_path / 'tokenized.txt').write_text('a dog , a cat\nNo. 5 , x\n')
+    ordinary = 'a dog, a cat\nNo. 5 , x\n'
+    found = measure_texts(FixedScorer({ordinary: -6.0}), str(tmp_path / 'tokenized.txt'), detokenizer='wikitext')
+    assert found['characters_left_tokenized'] == pytest.approx(9 / 24)
     (tmp_path / 'empty.txt').write_text(' \n')
     with pytest.raises(InputError, match='empty.txt: the file has no text'):
         measure_texts(FixedScorer({}), str(tmp_path / 'empty.txt'))

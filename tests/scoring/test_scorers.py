@@ -3,6 +3,7 @@
 import functools
 import math
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.inference.language_models import LanguageModel
 from efficient_attention.inference.ngram_language_model import count_ngrams, next_token_probabilities, token_bits
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.scoring.decoder_scorer import DecoderScorer, encode_with_units
+from efficient_attention.scoring.decoder_scorer import SHORTEST_SHARED, DecoderScorer, encode_with_units
 from efficient_attention.scoring.ngram_scorer import NgramScorer
 from efficient_attention.scoring.pairs import Pair, PairTokens, windows_of_text
 from tests.one_device import EIGHT
@@ -80,9 +81,14 @@ def full_pass(opened: LanguageModel, row: PairTokens) -> tuple[float, bool]:
 @pytest.mark.parametrize('name', MECHANISMS)
 def test_score_equals_full_pass_of_each_pair_alone(name):
     opened = language_model(**MECHANISMS[name])
-    expected = [full_pass(opened, encode_with_units(BYTES, pair))[0] for pair in PAIRS]
+    expected = [full_pass(opened, encode_with_units(BYTES, pair)) for pair in PAIRS]
     scorer = DecoderScorer(opened, batch_size=4)
-    np.testing.assert_allclose([one.log_prob for one in scorer.score(PAIRS)], expected, atol=1e-4)
+    with mock.patch.object(scorer, 'score_shared', wraps=scorer.score_shared) as shared:
+        found = scorer.score(PAIRS)
+    np.testing.assert_allclose([one.log_prob for one in found], [log_prob for log_prob, _ in expected], atol=1e-4)
+    assert [one.is_greedy for one in found] == [is_greedy for _, is_greedy in expected]
+    # The four different pairs with the long prompt are one batch; LSH has no cache.
+    assert shared.call_count == (0 if name == 'lsh' else 1)
 
 
 def test_contexts_are_shared_exactly_where_a_cache_gives_the_full_pass():
@@ -140,15 +146,18 @@ def test_a_word_that_the_vocabulary_lacks_is_never_greedy():
     assert text.unknown_tokens == 1 and text.tokens == 3
 
 
-def test_greedy_continuation_is_recognised():
+@pytest.mark.parametrize('prompt', [b'The cat', PROMPT.encode()], ids=['short', 'shared'])
+def test_greedy_continuation_is_recognised(prompt: bytes):
     opened = language_model()
-    scorer, ids = DecoderScorer(opened), [*b'The cat']
+    scorer, ids = DecoderScorer(opened), [*prompt]
     model = nnx.merge(opened.graph, opened.params)
     for _ in range(3):
         ids.append(int(model(jnp.asarray([ids]), jnp.ones((1, len(ids)), int))[0, -1].argmax()))
-    greedy = PairTokens(tuple(ids[:7]), tuple(ids[7:]))
-    other = greedy._replace(continuation=(*ids[7:-1], (ids[-1] + 1) % 256))
-    assert [is_greedy for _, is_greedy in scorer.score_tokens([greedy, other])] == [True, False]
+    greedy = PairTokens(tuple(ids[:-3]), tuple(ids[-3:]))
+    other = greedy._replace(continuation=(*ids[-3:-1], (ids[-1] + 1) % 256))
+    with mock.patch.object(scorer, 'score_shared', wraps=scorer.score_shared) as shared:
+        assert [is_greedy for _, is_greedy in scorer.score_tokens([greedy, other])] == [True, False]
+    assert shared.call_count == (len(prompt) >= SHORTEST_SHARED)
 
 
 def test_uniform_model_scores_minus_tokens_times_log_of_vocabulary():
