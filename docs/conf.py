@@ -36,8 +36,9 @@ exclude_patterns = ['results/data', 'tutorials/colab']
 nitpicky = True
 # Types in signatures without a page here: of other libraries, and internal ones that users do not name.
 INTERNAL_TYPES = (
-    'AnyModel|AttendKeywords|AttentionOperands|CompressedMemory|Context|DecoderOptions|DistillationActivations|'
-    'EncodedSource|EncoderOptions|EvalOptions|LayerActivations|Pattern|PipelineOptions|SegmentMemory|Scorer|StateMemory'
+    'AnyModel|AttendKeywords|AttentionOperands|AttentionPage|CompressedMemory|Context|DecoderOptions|'
+    'DistillationActivations|EncodedSource|EncoderOptions|EvalOptions|LayerActivations|Pattern|PipelineOptions|'
+    'SegmentMemory|Scorer|StateMemory'
 )
 nitpick_ignore_regex = [('py:.*', rf'(?!efficient_attention\b).*|efficient_attention\..*\.({INTERNAL_TYPES})')]
 linkcheck_anchors = False  # hosts add many anchors in the browser only

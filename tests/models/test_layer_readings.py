@@ -187,6 +187,30 @@ def test_blocks_of_queries_have_the_weights_of_all(name: str):
         assert_close(jnp.concatenate(blocks, axis=2), reading.weights())
 
 
+SCANNED = {
+    'full': Encoder,
+    'shared parameters': Encoder,
+    'reversible': Encoder,
+    'causal': Decoder,
+    'distances': Decoder,
+}
+
+
+@pytest.mark.parametrize('name', SCANNED)
+def test_layers_in_a_scan_have_the_weights_of_layers_in_a_loop(name: str):
+    kind = SCANNED[name]
+    fields = (ENCODERS if kind is Encoder else DECODERS)[name]
+    config = ModelConfig(**SIZES | fields)
+    scanned = nnx.merge(*drawn(lambda: kind(config, rngs=nnx.Rngs(0))))
+    assert not isinstance(scanned.stack.layers, nnx.List)
+    pairs = zip(
+        layer_readings(scanned, TOKENS, PACKED), layer_readings(made(kind, fields), TOKENS, PACKED), strict=True
+    )
+    for number, (one, other) in enumerate(pairs):
+        assert one.number == other.number == number
+        assert_close(one.weights(), other.weights())
+
+
 BY_HEADS = {'lsh', 'favor', 'linear'}
 
 
