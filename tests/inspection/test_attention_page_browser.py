@@ -2,13 +2,18 @@
 
 import re
 import time
+import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import efficient_attention as ea
 from efficient_attention.inspection.attention_page import attention_page, attention_page_of_windows
+from tests.inference.test_generate import workdir_of
 from tests.inspection.browser import Browser, open_browser
 from tests.inspection.made_attention import SPECIAL_TEXTS, SPECIAL_TOKENS, made_layers, made_weights
 
@@ -191,6 +196,49 @@ def test_windows_are_chosen_in_the_page(browser: Browser):
         "const box = document.getElementById('choose-window'); box.value = 1; box.dispatchEvent(new Event('change'));"
     )
     assert browser.show('head')['tokens'] == '8'
+
+
+MECHANISMS: dict[str, dict[str, Any]] = {
+    'causal': {},
+    'patterns of heads': {'model.attention': 'per_head(causal & window(2), causal & strided(3))'},
+    'favor': {'model.attention': 'favor(16, causal=True)'},
+    'linear': {'model.attention': 'linear(causal=True)'},
+    'lsh': {'model.attention': 'lsh(4, 2, causal=True)', 'model.shared_qk': True},
+    'synthesizer': {'model.attention': "synthesizer('random', 32, pattern=causal)"},
+    'sparsemax': {'model.attention': 'sparsemax(causal)'},
+    'memory': {'model.relative': 'transformer_xl', 'model.positions': 'none', 'model.memory_length': 12},
+}
+
+
+@pytest.mark.lenient_promotion  # A built run has an optimizer; Optax mixes Python floats with int32.
+@pytest.mark.parametrize('name', MECHANISMS)
+def test_each_view_draws_what_each_mechanism_reads(browser: Browser, tmp_path: Path, name: str):
+    fields = MECHANISMS[name] | {'model.attention_dropout_rate': 0.0}
+    fields |= {'data.batches': 'streams'} if name == 'memory' else {}
+    with warnings.catch_warnings():
+        warnings.filterwarnings('ignore', 'a text is read in')
+        windows = ea.pipeline('attention', workdir_of(tmp_path, **fields), length=12)('The old dog sleeps')
+    browser.open(attention_page_of_windows(windows))
+    browser.run('openWindow(given[0])', len(windows) - 1)
+    window = windows[-1]
+    shown = [
+        layer[key] for layer in window['layers'] for key in ('weights', 'softmax_weights') if layer[key] is not None
+    ]
+    assert browser.show('model')['heads'] == str(sum(map(len, shown))) and len(shown) == (2 if name == 'favor' else 1)
+    sizes = {'tokens': str(len(window['tokens'])), 'keys': str(len(window['key_tokens']))}
+    assert (name == 'memory') == (sizes['tokens'] != sizes['keys'])
+    for number, weights_HLM in enumerate(shown):
+        edges = str(np.count_nonzero(weights_HLM))
+        counts = {'lines': edges, 'heads': str(len(weights_HLM))} | sizes
+        assert browser.show('head', layer=number, heads=[*range(len(weights_HLM))]) == counts
+        for head, weights_LM in enumerate(weights_HLM):
+            assert browser.show('matrix', heads=[head])['cells'] == str(np.count_nonzero(weights_LM))
+            query = len(weights_LM) - 1
+            assert browser.show('text', query=query)['shaded'] == str(np.count_nonzero(weights_LM[query]))
+            found = dict(browser.run('return [...oneHead().keysOf(given[0])]', query))
+            read = np.flatnonzero(weights_LM[query])
+            assert sorted(found) == read.tolist()
+            np.testing.assert_allclose([found[key] for key in read], weights_LM[query, read], atol=1 / 255)
 
 
 @pytest.mark.parametrize('length', [1, 4096])

@@ -1,10 +1,10 @@
 """Reads rows with named columns from files of several formats, folders of text files, and TFDS datasets.
 
-The formats are CSV, TSV, JSON lines (each plain or .gz), Parquet and Arrow. A folder that `save_to_disk` of Hugging
-Face's `datasets` wrote is read as its Arrow files. CSV fields in double quotes may contain commas and line ends. In TSV
-a quote is an ordinary character, because GLUE's files contain unpaired quotes. A *.txt file is one row: 'text' is its
-content, 'label' the name of its folder, and 'id' its own name, as in IMDB. Errors name the file, the line as an editor
-counts it, and the column.
+The formats are CSV, TSV, JSON lines, a JSON list of objects (each plain or .gz), Parquet and Arrow. A folder that
+`save_to_disk` of Hugging Face's `datasets` wrote is read as its Arrow files. CSV fields in double quotes may contain
+commas and line ends. In TSV a quote is an ordinary character, because GLUE's files contain unpaired quotes. A *.txt
+file is one row: 'text' is its content, 'label' the name of its folder, and 'id' its own name, as in IMDB. Errors name
+the file, the line as an editor counts it, and the column.
 """
 
 import csv
@@ -16,12 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.data.sources.arrow_files import ARROW_SUFFIXES, find_table_files, open_arrow_table
-from efficient_attention.data.sources.json_files import SURROGATE, json_type_name, nonfinite_json_text, read_json_lines
+from efficient_attention.data.sources.json_files import (
+    SURROGATE,
+    json_type_name,
+    nonfinite_json_text,
+    read_json,
+    read_json_lines,
+)
 from efficient_attention.data.sources.text_files import decode_utf8, digest_files, read_lines, read_text
 from efficient_attention.data.sources.tfds import tfds_rows
 from efficient_attention.errors import InputError
 
-SUFFIXES = ('.csv', '.tsv', '.jsonl', '.txt', *ARROW_SUFFIXES)
+SUFFIXES = ('.csv', '.tsv', '.jsonl', '.json', '.txt', *ARROW_SUFFIXES)
 TFDS = 'tfds:'
 # A number after a colon, such as ':1.0.0', is a version and part of the name.
 TFDS_SPLIT = re.compile('tfds:(?P<name>.+?):(?P<split>[A-Za-z_].*)')
@@ -176,8 +182,8 @@ def read_table(name: str, *, columns: Sequence[str] = (), faults: list[str] | No
     if path.suffix in ARROW_SUFFIXES:
         return _arrow_table(path)
     suffix = path.with_suffix('').suffix if path.suffix == '.gz' else path.suffix
-    if suffix == '.jsonl':
-        return _json_table(path)
+    if suffix in ('.jsonl', '.json'):
+        return _json_table(path, read_json_lines(path) if suffix == '.jsonl' else _json_entries(path))
     if suffix == '.txt':
         values = {'text': read_text(path), 'label': path.parent.name, 'id': path.stem}
         return iter([TableRow(str(path), 'line 1', values)])
@@ -242,8 +248,16 @@ def _csv_fields(path: Path) -> Fields:
             yield first, fields
 
 
-def _json_table(path: Path) -> Iterator[TableRow]:
-    for values, where in read_json_lines(path):
+def _json_entries(path: Path) -> Iterator[tuple[Any, str]]:
+    entries = read_json(path)
+    if not isinstance(entries, list):
+        raise InputError(f'{path}: not a JSON list of objects; write one object per line in a file *.jsonl')
+    for number, values in enumerate(entries, start=1):
+        yield values, f'{path}: entry {number}'
+
+
+def _json_table(path: Path, rows: Iterator[tuple[Any, str]]) -> Iterator[TableRow]:
+    for values, where in rows:
         if not isinstance(values, dict):
             raise InputError(f'{where}: not a JSON object')
         yield TableRow(str(path), where.removeprefix(f'{path}: '), values)

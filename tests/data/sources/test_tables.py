@@ -20,7 +20,9 @@ def values(path):
 
 @pytest.mark.parametrize('packed', [False, True])
 @pytest.mark.parametrize('ends', ['\n', '\r\n'])
-@pytest.mark.parametrize('name, content', [('a.csv', CSV), ('a.jsonl', JSON)])
+@pytest.mark.parametrize(
+    'name, content', [('a.csv', CSV), ('a.jsonl', JSON), ('a.json', f'[{JSON.strip().replace(chr(10), ", ")}]')]
+)
 def test_the_same_rows_from_every_kind_of_file(tmp_path, name, content, ends, packed):
     data = ('\ufeff' + content.replace('\n', ends)).encode()
     path = tmp_path / (name + '.gz' if packed else name)
@@ -33,6 +35,8 @@ def test_places_are_lines_as_an_editor_counts(tmp_path):
     assert [row.place for row in read_table(str(tmp_path / 'a.csv'))] == ['line 2', 'line 5']
     (tmp_path / 'a.jsonl').write_text('\n' + JSON)
     assert [row.place for row in read_table(str(tmp_path / 'a.jsonl'))] == ['line 2', 'line 3']
+    (tmp_path / 'a.json').write_text('[{"text": "a"},\n{"text": "b"}]')
+    assert [row.place for row in read_table(str(tmp_path / 'a.json'))] == ['entry 1', 'entry 2']
 
 
 def test_a_quote_in_tsv_is_a_character(tmp_path):
@@ -67,7 +71,9 @@ def test_a_book_fits_in_a_field(tmp_path):
         ),
         ('a.jsonl', '[' * 100_000, 'line 1: not JSON'),
         ('a.jsonl', '["a"]\n', 'line 1: not a JSON object'),
-        ('a.text', 'a\n', 'not a known kind of table; known: .csv, .tsv, .jsonl, .txt'),
+        ('a.json', '{"text": "a"}', 'not a JSON list of objects; write one object per line in a file *.jsonl'),
+        ('a.json', '[{"text": "a"}, 5]', 'entry 2: not a JSON object'),
+        ('a.text', 'a\n', 'not a known kind of table; known: .csv, .tsv, .jsonl, .json, .txt'),
         ('a.txt', ' \n', "line 1: field 'text' is empty"),
         ('a.csv', '', 'it is empty; its first line must name the columns'),
         ('a.tsv', '\n', 'it is empty; its first line must name the columns'),
