@@ -10,7 +10,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.request import Lengths
-from efficient_attention.errors import InputError, advice_on_name
+from efficient_attention.errors import InputError, advice_on_name, require
 from efficient_attention.inference.attention_pipeline import (
     EncoderRows,
     PaddedRow,
@@ -47,6 +47,7 @@ class AttributionPipeline:
         if head.kind != 'sequence' or head.features == 'mix' or head.sentence_layers:
             raise InputError(f'{path}: attribution needs a classifier or a regression that reads whole texts')
         self.labels = pretrained.labels or default_labels(head.outputs)
+        require(isinstance(label, str), 'label', label, 'the name of a label, a text')
         if label and label not in self.labels:
             raise InputError(f'there is no label {label!r}; {advice_on_name(label, self.labels)}')
         self.label = self.labels.index(label) if label else None

@@ -100,6 +100,9 @@ def attention_page(
     Raises:
         InputError: an array has a wrong shape or no finite numbers, or not even one edge of each query fits.
     """
+    if getattr(weights, 'ndim', 4) == 3:
+        found = 'x'.join(map(str, weights.shape))
+        raise InputError(f'the weights are {found}; give layers x heads x queries x keys, or a list of layers')
     layers = (_layer_dict(layer, number) for number, layer in enumerate(weights))
     keys = tokens if key_tokens is None else key_tokens
     window = {'tokens': tokens, 'key_tokens': keys, 'texts': texts, 'layers': layers}

@@ -49,6 +49,8 @@ def main() -> None:
     )
     for row in relation_table(found.get('relations', [])):
         print('\t'.join(row))
+    if found.get('relations') == []:
+        print(f'no relation has {options.least_cases} test cases; --least_cases sets another number')
     page, data = reversed(write_head_report(found, options.output))
     print(json.dumps({'page': str(page), 'data': str(data), **found.get('probe', {})}))
 

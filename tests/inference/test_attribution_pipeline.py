@@ -48,6 +48,8 @@ def test_pairs_and_long_texts(classifier: Path):
 
 
 def test_bad_requests_are_one_line(classifier: Path, tmp_path: Path):
+    with pytest.raises(InputError, match='^label is 1; it must be the name of a label, a text$'):
+        ea.pipeline('attribution', classifier, label=1)
     with pytest.raises(InputError, match="^there is no label 'x'; "):
         ea.pipeline('attribution', classifier, label='x')
     with pytest.raises(InputError, match='^unknown options: top; known: label, length$'):

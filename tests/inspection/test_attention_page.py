@@ -189,6 +189,7 @@ def test_queries_and_keys_are_left_out_if_they_do_not_fit():
     [
         ([], np.zeros((1, 1, 0, 0)), {}, 'there are no tokens to show'),
         (TOKENS, np.zeros((0, 1, 6, 6)), {}, 'there is no layer to show'),
+        (TOKENS, np.zeros((2, 6, 6)), {}, 'the weights are 2x6x6; give layers x heads x queries x keys, or a list'),
         (TOKENS, np.zeros((6, 6)), {}, 'layer 0: the weights are 6; they must be heads x 6 x 6'),
         (TOKENS, np.zeros((1, 1, 6, 7)), {}, 'layer 0: the weights are 1x6x7; they must be heads x 6 x 6'),
         (TOKENS, np.full((1, 1, 6, 6), np.nan), {}, 'layer 0: a weight of head 0 is not a finite number'),

@@ -117,6 +117,10 @@ def _parse_choices(row: TableRow, prefix: str = 'choice') -> tuple[str, ...]:
     raises InputError for fewer than two."""
     if 'choices' in row.values:
         return check_string_list(row.values['choices'], row.file_and_line, 'choices')
+    if f'{prefix}0' not in row.values and f'{prefix}1' in row.values:
+        raise InputError(
+            f'{row.file_and_line}: the columns of choices start at {prefix}1; answers count from {prefix}0'
+        )
     names = [f'{prefix}{number}' for number in range(len(row.values)) if f'{prefix}{number}' in row.values]
     if len(names) < 2:
         row.column_value(f'{prefix}{len(names)}')  # This call raises an error that lists the known columns.

@@ -78,6 +78,12 @@ def test_only_a_test_file_may_lack_answers(tmp_path):
             'table',
             "line 1: no column 'choice1'; known: 'text', 'choice0', 'label'",
         ),
+        (
+            'a.csv',
+            'text,choice1,choice2,label\na,x,y,1\n',
+            'table',
+            'line 2: the columns of choices start at choice1; answers count from choice0',
+        ),
         ('a.csv', 'body,choice0,choice1\na,x,y\n', 'table', "'choice1'; set examples.text to one of them"),
         ('a.csv', 'text,choice0,choice1,label\na,x,,0\n', 'table', "line 2: field 'choice1' is empty"),
         (
