@@ -40,7 +40,7 @@ class HeadOptions:
     """Options of `analyze_heads`.
 
     Attributes:
-        text: files of plain text; globs, comma-separated; '' = none.
+        text: files of plain text, or of images for a model of images; globs, comma-separated; '' = none.
         dependencies: two CoNLL-U files, dev and test; empty = none.
         checkpoint: a workdir's checkpoint; '' = the best if one is known, else the last.
         length: most tokens of a window; 0 = as many as the model reads.
@@ -85,15 +85,14 @@ def analyze_heads(model: Path, options: HeadOptions) -> dict[str, Any]:
     Raises:
         InputError: a file or a number is invalid, the model has no attention weights or no tokenizer.
     """
-    files = [(path, read_text(path)) for path in (find_files(options.text) if options.text else ())]
-    for path, text in files:
-        if not text.strip():
-            raise InputError(f'{path}: the file has no text')
+    files = find_files(options.text) if options.text else []
     dev, test = [read_dependencies(Path(path)) for path in options.dependencies] or ([], [])
+    if dev and dev == test:
+        LOG.warning('dev and test have the same sentences: heads are counted on the sentences that chose them')
     pipeline = open_attention_pipeline(model, options.checkpoint, {'length': options.length})
     found: dict[str, Any] = {'model': str(model), 'length': pipeline.rows.length}
     if files:
-        texts = [rows for path, text in files if (rows := first_windows(pipeline, path, text, options.limit))]
+        texts = [rows for path in files if (rows := first_windows(pipeline, path, options.limit))]
         found |= measure_texts(pipeline, texts)
         if options.compared and isinstance(pipeline.rows, EncoderRows):
             found['agreement'] = compare_pictures(pipeline, [row for rows in texts for row in rows], options.compared)
@@ -104,8 +103,17 @@ def analyze_heads(model: Path, options: HeadOptions) -> dict[str, Any]:
     return found
 
 
-def first_windows(pipeline: AttentionPipeline, path: Path, text: str, limit: int) -> list[TokenRow]:
-    """Returns the first windows of a file's text; a line of the log says how many are read."""
+def first_windows(pipeline: AttentionPipeline, path: Path, limit: int) -> list[TokenRow]:
+    """Returns the first windows of a file's text, or the one of an image; a line of the log says how many are read.
+
+    Raises:
+        InputError: the file has no text, or is no image of the model's size.
+    """
+    if image_shape_of(pipeline):
+        return pipeline.rows.windows(str(path))
+    text = read_text(path)
+    if not text.strip():
+        raise InputError(f'{path}: the file has no text')
     rows = pipeline.rows.windows(text)
     kept = rows[:limit] if limit else rows
     if len(rows) > 1:
@@ -114,12 +122,17 @@ def first_windows(pipeline: AttentionPipeline, path: Path, text: str, limit: int
     return kept
 
 
+def image_shape_of(pipeline: AttentionPipeline) -> tuple[int, ...] | None:
+    """Returns the height, width and channels of the images that a language model of images reads; else None."""
+    return getattr(pipeline.rows, 'image_shape', None) or None
+
+
 def measure_texts(pipeline: AttentionPipeline, texts: Sequence[list[TokenRow]]) -> dict[str, Any]:
     """Returns the statistics and the map of all heads, over the windows of texts.
 
     Segment memory passes between the windows of a text, so the windows of one text must be in order.
     """
-    statistics, distances, tokens = HeadStatistics(), HeadDistances(), 0
+    statistics, distances, tokens = HeadStatistics(image_shape_of(pipeline)), HeadDistances(), 0
     for rows in texts:
         for row, window in zip(rows, pipeline.read(rows), strict=True):
             classes = key_classes(pipeline.rows, row, window['key_tokens'])

@@ -17,9 +17,12 @@ CLASS_NAMES = {
     'sep': '[SEP]',
     'punctuation': 'punctuation',
     'first': 'the first token',
+    'memory': 'earlier windows',
     'self': 'itself',
     'previous': 'the previous token',
     'next': 'the next token',
+    'left': 'the pixel to the left',
+    'above': 'the pixel above',
 }
 
 

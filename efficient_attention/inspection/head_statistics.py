@@ -4,6 +4,7 @@ A share is also weighed by the length of the projected values: a head may give a
 almost nothing (Kobayashi et al. 2020, arXiv 2004.10102, section 3).
 """
 
+import math
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ PIECE_MARKS = (
     '\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}',
     '\N{LOWER ONE EIGHTH BLOCK}',
 )  # WordPiece, BPE, Unigram
+STEPS = {'self': 0, 'previous': -1, 'next': 1}  # places after the query's own
 
 Head = tuple[int, int]  # layer and head, from 0
 
@@ -28,13 +30,20 @@ Head = tuple[int, int]  # layer and head, from 0
 def key_classes(rows: EncoderRows | DecoderRows, row: TokenRow, keys: Sequence[str]) -> dict[str, np.ndarray]:
     """Returns the classes of keys whose share of weight is measured, each as bool [M].
 
-    The classes are 'cls', 'sep' and 'punctuation' for an encoder, 'first' and 'punctuation' for a decoder.
+    The classes are 'cls', 'sep' and 'punctuation' for an encoder, and 'first' and 'punctuation' for a decoder. A decoder
+    with segment memory also has 'memory', the tokens of earlier windows; a model of images has no 'punctuation'.
     """
     punctuation_M = np.array([is_punctuation(name) for name in keys])
     if isinstance(rows, EncoderRows):
         ids_M = row.ids_L
         return {'cls': ids_M == rows.encoder.cls, 'sep': ids_M == rows.encoder.sep, 'punctuation': punctuation_M}
-    return {'first': np.arange(len(keys)) == 0, 'punctuation': punctuation_M}
+    places_M = np.arange(len(keys))
+    found = {'first': places_M == 0}
+    if not rows.image_shape:
+        found['punctuation'] = punctuation_M
+    if rows.model.config.memory_length:
+        found['memory'] = places_M < len(keys) - len(row.names)
+    return found
 
 
 def is_punctuation(token: str) -> bool:
@@ -49,12 +58,13 @@ class HeadStatistics:
     """Sums over the queries of many windows, by layer and head.
 
     Args:
-        image_shape: rows and columns of pixels, if the tokens are the pixels of an image in reading order; then
-            distances are in pixels, otherwise in tokens.
+        image_shape: the H rows, W columns and C channels of an image, if the model reads images. The tokens are then a
+            start token and the bytes of the pixels in reading order, and distances are in pixels instead of tokens.
     """
 
-    def __init__(self, image_shape: tuple[int, int] | None = None) -> None:
+    def __init__(self, image_shape: tuple[int, ...] | None = None) -> None:
         self.image_shape = image_shape
+        self.steps = STEPS if image_shape is None else STEPS | image_steps(image_shape)
         self.sums: dict[int, dict[str, np.ndarray]] = {}
 
     def add(self, layer: Mapping[str, Any], classes: Mapping[str, np.ndarray]) -> None:
@@ -66,24 +76,33 @@ class HeadStatistics:
             places_l = np.arange(first, first + block_HlM.shape[1]) + keys - queries
             weights_HlM, has_keys_Hl = normalized(block_HlM)
             found = {'queries': has_keys_Hl, 'entropy': entr(weights_HlM).sum(-1)}
-            found['distance'] = (weights_HlM * self.distances(places_l, keys)).sum(-1)
-            found |= {f'share/{name}': x for name, x in shares(weights_HlM, places_l, classes).items()}
+            found |= self.distances(weights_HlM, places_l)
+            found |= {f'share/{name}': x for name, x in shares(weights_HlM, places_l, classes, self.steps).items()}
             if norms_HM is not None:
                 valued_HlM, has_value_Hl = normalized(weights_HlM * norms_HM[:, None].astype(np.float64))
                 found['valued_queries'] = has_value_Hl
-                found |= {f'value_share/{name}': x for name, x in shares(valued_HlM, places_l, classes).items()}
+                by_values = shares(valued_HlM, places_l, classes, self.steps)
+                found |= {f'value_share/{name}': x for name, x in by_values.items()}
             sums = self.sums.setdefault(int(layer['layer']), {})
             for name, x_Hl in found.items():
                 sums[name] = sums.get(name, np.zeros(heads)) + x_Hl.sum(1)
 
-    def distances(self, places_l: np.ndarray, keys: int) -> np.ndarray:
-        """Returns the distance of each query from each key, [l, M], in tokens or in pixels."""
-        places_M = np.arange(keys)
+    def distances(self, weights_HlM: np.ndarray, places_l: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns each query's mean distance from what it reads, [H, l], and whether it has one.
+
+        The start token of an image is no pixel: it has no distance, and the weight that it gets does not count.
+        """
+        places_M = np.arange(weights_HlM.shape[-1])
         if self.image_shape is None:
-            return np.abs(places_l[:, None] - places_M).astype(np.float64)
-        columns = self.image_shape[1]
-        down_lM = places_l[:, None] // columns - places_M // columns
-        return np.hypot(down_lM, places_l[:, None] % columns - places_M % columns)
+            distances_lM = np.abs(places_l[:, None] - places_M).astype(np.float64)
+            return {'distance': (weights_HlM * distances_lM).sum(-1), 'distance_queries': weights_HlM.any(-1)}
+        columns, channels = columns_and_channels(self.image_shape)
+        (rows_l, columns_l), (rows_m, columns_m) = (
+            np.divmod((places - 1) // channels, columns) for places in (places_l, places_M[1:])
+        )
+        distances_lm = np.hypot(rows_l[:, None] - rows_m, columns_l[:, None] - columns_m)
+        weights_Hlm, has_pixels_Hl = normalized(weights_HlM[..., 1:] * (places_l > 0)[:, None])
+        return {'distance': (weights_Hlm * distances_lm).sum(-1), 'distance_queries': has_pixels_Hl}
 
     def result(self) -> list[dict[str, Any]]:
         """Returns the means over all queries that read a key, a dict per head.
@@ -100,8 +119,9 @@ def heads_of_layer(layer: int, sums: Mapping[str, np.ndarray]) -> list[dict[str,
     for head in range(len(sums['queries'])):
         count = max(float(sums['queries'][head]), 1.0)
         valued = max(float(sums['valued_queries'][head]), 1.0) if 'valued_queries' in sums else 1.0
-        one: dict[str, Any] = {'layer': layer, 'head': head}
-        one |= {'entropy': float(sums['entropy'][head]) / count, 'mean_distance': float(sums['distance'][head]) / count}
+        distant = max(float(sums['distance_queries'][head]), 1.0)
+        one: dict[str, Any] = {'layer': layer, 'head': head, 'entropy': float(sums['entropy'][head]) / count}
+        one['mean_distance'] = float(sums['distance'][head]) / distant
         for kind, total in (('share', count), ('value_share', valued)):
             names = [name for name in sums if name.startswith(f'{kind}/')]
             one[f'{kind}s'] = {name.partition('/')[2]: float(sums[name][head]) / total for name in names}
@@ -119,12 +139,25 @@ def normalized(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return positive / np.where(total > 0, total, 1.0), (total > 0)[..., 0].astype(np.float64)
 
 
-def shares(weights_HlM: np.ndarray, places_l: np.ndarray, classes: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the share of weight of each class of keys, [H, l], and of the query's own, previous and next token."""
+def columns_and_channels(image_shape: tuple[int, ...]) -> tuple[int, int]:
+    """Returns the columns and the channels of images of this shape; a shape [H, W] has one channel."""
+    return image_shape[1], math.prod(image_shape[2:])
+
+
+def image_steps(image_shape: tuple[int, ...]) -> dict[str, int]:
+    """Returns how many tokens the same channel of the pixel to the left, and of the pixel above, is away."""
+    columns, channels = columns_and_channels(image_shape)
+    return {'left': -channels, 'above': -columns * channels}
+
+
+def shares(
+    weights_HlM: np.ndarray, places_l: np.ndarray, classes: Mapping[str, np.ndarray], steps: Mapping[str, int]
+) -> dict[str, np.ndarray]:
+    """Returns the share of weight of each class of keys, [H, l], and of the key at each step from the query's place."""
     keys = weights_HlM.shape[-1]
     found = {name: weights_HlM[..., is_member_M].sum(-1) for name, is_member_M in classes.items()}
     queries_l = np.arange(len(places_l))
-    for name, step in (('self', 0), ('previous', -1), ('next', 1)):
+    for name, step in steps.items():
         at_l = places_l + step
         is_key_l = (at_l >= 0) & (at_l < keys)
         found[name] = weights_HlM[:, queries_l, np.clip(at_l, 0, keys - 1)] * is_key_l

@@ -4,8 +4,8 @@
     efficient-attention analyze-heads --model checkpoints/minilm --dependencies dev.conllu test.conllu --output heads
 
 `--text` measures each head's entropy, its share of weight on special tokens, punctuation and neighbours, and its mean
-distance; it draws a map of the heads, and compares
-scores of a token's importance with the effect of leaving the token out (encoders only).
+distance, in tokens or for images in pixels; it draws a map of the heads, and compares scores of a token's importance
+with the effect of leaving the token out (encoders only).
 `--dependencies` finds, per relation, the attention head that links words to their parents (Clark et al. 2019).
 `--removal` measures a metric of a run, such as accuracy, without each head, with one head kept per layer, and with ever
 more heads removed. The three may be given together.
@@ -59,7 +59,9 @@ def define_flags() -> flags.FlagValues:
     """Defines the command-line flags of this program, and returns them."""
     options = flags.FlagValues()
     define_model(options)
-    flags.DEFINE_string('text', '', 'Files of plain text; paths or globs.', flag_values=options)
+    flags.DEFINE_string(
+        'text', '', 'Files of plain text, or of images for a model of images; paths or globs.', flag_values=options
+    )
     files = 'Two CoNLL-U files: dev, in which heads are chosen, and test.'
     flags.DEFINE_string('dependencies', '', files, flag_values=options)
     define_output('Path of the JSON file and of the page, without suffix.', options=options)

@@ -15,6 +15,7 @@ from efficient_attention.inspection.head_report import heads_page, write_head_re
 from tests.inference.test_generate import workdir_of
 from tests.inference.tiny_checkpoint import random_text, write_checkpoint
 from tests.inspection.conllu_files import KING, OLD_DOG, write_conllu
+from tests.shrunk_configs import write_images
 
 pytestmark = pytest.mark.lenient_promotion  # Optax mixes Python floats with int32 counts.
 
@@ -74,9 +75,26 @@ def test_a_language_model_with_memory_is_measured(tmp_path: Path):
     text.write_text('The old dog sleeps near a', encoding='utf-8')
     found = analyze_heads(workdir_of(tmp_path, **fields), HeadOptions(text=str(text)))
     assert (found['windows'], found['tokens']) == (4, 25) and 'agreement' not in found
-    assert {*found['heads'][0]['shares']} == {'first', 'punctuation', 'self', 'previous', 'next'}
-    assert all(one['shares']['next'] == 0 for one in found['heads'])
+    assert {*found['heads'][0]['shares']} == {'first', 'punctuation', 'memory', 'self', 'previous', 'next'}
+    assert all(one['shares']['next'] == 0 < one['shares']['memory'] < 1 for one in found['heads'])
     assert 'Share of weight' in heads_page(found)
+
+
+def test_a_model_of_images_is_measured_in_pixels(tmp_path: Path):
+    fields = {'data.source': write_images(tmp_path), 'data.units': 'pixels', 'data.image_shape': (4, 4, 3)}
+    fields |= {'data.vocab_size': 257, 'data.length': 48, 'model.attention': 'causal', 'model.max_length': 48}
+    images = ','.join(str(tmp_path / 'images' / f'{number}.png') for number in range(2))
+    found = analyze_heads(workdir_of(tmp_path, **fields), HeadOptions(text=images))
+    assert (found['windows'], found['tokens']) == (2, 96) and 'agreement' not in found
+    assert {*found['heads'][0]['shares']} == {'first', 'self', 'previous', 'next', 'left', 'above'}
+    assert all(0 < one['mean_distance'] < np.hypot(3, 3) for one in found['heads'])
+    assert 'the pixel above' in heads_page(found)
+
+
+def test_equal_files_of_dependencies_are_said(encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    file = str(write_conllu(tmp_path / 'dev.conllu', [OLD_DOG, KING] * 2))
+    analyze_heads(encoder, HeadOptions(dependencies=[file, file], least_cases=4))
+    assert 'dev and test have the same sentences: heads are counted on the sentences that chose them' in caplog.text
 
 
 def test_parts_of_a_row_keep_its_special_tokens(encoder: Path):

@@ -76,13 +76,29 @@ def test_many_queries_are_read_in_blocks():
     assert found['mean_distance'] == pytest.approx((weights[0] * abs(places[:, None] - places)).sum() / 300, rel=1e-5)
 
 
-def test_the_distance_between_pixels_is_euclidean():
-    weights = np.zeros((1, 12, 12))
-    weights[0, :, 11] = 1  # all pixels of a 3 x 4 image read the last
-    statistics = HeadStatistics(image_shape=(3, 4))
+@pytest.mark.parametrize('channels', [1, 3])
+def test_the_distance_between_pixels_is_euclidean(channels: int):
+    count = 12 * channels  # a start token, and the bytes of a 3 x 4 image without the last
+    weights = np.zeros((1, count, count))
+    weights[0, :, 0], weights[0, 1:, -1] = 1, 0.5  # all read the start, and all but it the last byte
+    statistics = HeadStatistics(image_shape=(3, 4, channels))
     statistics.add(layer_of(weights), {})
     [found] = statistics.result()
-    assert found['mean_distance'] == pytest.approx(np.mean([np.hypot(y, x) for y in range(3) for x in range(4)]))
+    row, column = (2, 2) if channels == 1 else (2, 3)  # the last byte of one channel is that of the pixel before
+    pixels = [(y, x) for y in range(3) for x in range(4) for _ in range(channels)][:-1]
+    assert found['mean_distance'] == pytest.approx(np.mean([np.hypot(row - y, column - x) for y, x in pixels]))
+
+
+def test_shares_of_the_pixels_to_the_left_and_above():
+    count = 12 * 3
+    weights = np.zeros((2, count, count))
+    weights[0, 3:, :-3] += np.eye(count - 3)  # the same channel, one pixel before
+    weights[1, 12:, :-12] += np.eye(count - 12)  # one row of 4 pixels before
+    statistics = HeadStatistics(image_shape=(3, 4, 3))
+    statistics.add(layer_of(weights), {})
+    left, above = (one['shares'] for one in statistics.result())
+    assert left == {'self': 0, 'previous': 0, 'next': 0, 'left': 1, 'above': 0}
+    assert above == {'self': 0, 'previous': 0, 'next': 0, 'left': 0, 'above': 1}
 
 
 def test_the_divergence_of_two_heads():
