@@ -30,7 +30,7 @@ Head = tuple[int, int]  # layer and head, from 0
 def key_classes(rows: EncoderRows | DecoderRows, row: TokenRow, keys: Sequence[str]) -> dict[str, np.ndarray]:
     """Returns the classes of keys whose share of weight is measured, each as bool [M].
 
-    The classes are 'cls', 'sep' and 'punctuation' for an encoder, and 'first' and 'punctuation' for a decoder. A decoder
+    The classes are 'cls', 'sep' and 'punctuation' for an encoder, 'first' and 'punctuation' for a decoder. A decoder
     with segment memory also has 'memory', the tokens of earlier windows; a model of images has no 'punctuation'.
     """
     punctuation_M = np.array([is_punctuation(name) for name in keys])
