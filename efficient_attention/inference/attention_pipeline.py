@@ -100,12 +100,15 @@ class EncoderRows:
     """The rows that a checkpoint with an encoder reads of a text or of a pair.
 
     Attributes:
+        pretrained: the checkpoint.
+        path: its path.
         model: the encoder.
         length: most tokens of a row.
     """
 
     def __init__(self, pretrained: Pretrained, path: Path, length: int) -> None:
         check_encoder(path, pretrained)
+        self.pretrained, self.path = pretrained, path
         examples = None if pretrained.run is None else pretrained.run.examples
         if examples is not None and examples.sentences:
             raise InputError(f'{path} reads each sentence in a row of its own; attention does not build such rows')

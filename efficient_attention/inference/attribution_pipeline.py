@@ -10,6 +10,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.request import Lengths
+from efficient_attention.config.head import HeadConfig
 from efficient_attention.errors import InputError, advice_on_name, require
 from efficient_attention.inference.attention_pipeline import (
     EncoderRows,
@@ -44,7 +45,7 @@ class AttributionPipeline:
     def __init__(self, pretrained: Pretrained, path: Path, *, label: str = '', length: int = 0) -> None:
         check_encoder(path, pretrained)
         config, head = pretrained.model, pretrained.head
-        if head.kind != 'sequence' or head.features == 'mix' or head.sentence_layers:
+        if not reads_whole_texts(head):
             raise InputError(f'{path}: attribution needs a classifier or a regression that reads whole texts')
         self.labels = pretrained.labels or default_labels(head.outputs)
         require(isinstance(label, str), 'label', label, 'the name of a label, a text')
@@ -56,7 +57,7 @@ class AttributionPipeline:
         model = pretrained_module(lambda rngs: FineTuningModel(config, head, rngs=rngs), pretrained)
         self.graph, self.params = nnx.split(model)
         self.logits, self.embeddings = jax.jit(self._logits), jax.jit(self._embeddings)
-        self.integrated = IntegratedGradients(self._logit)
+        self.integrated = IntegratedGradients(self.logit)
 
     def __call__(self, inputs: Any) -> Any:
         """Returns the windows of a text or of a tuple of two texts; for a list, a list of these.
@@ -121,9 +122,14 @@ class AttributionPipeline:
         batch = {'segments': segments.segments(row.tokens_BL.shape[1])}
         return model.head_outputs(x_BLD, batch, None)['logits'][0]
 
-    def _logit(self, embeddings_LD: Array, params: Any, row: PaddedRow, label: Array) -> Array:
+    def logit(self, embeddings_LD: Array, params: Any, row: PaddedRow, label: Array) -> Array:
         """Returns one logit, for its gradient."""
         return self._logits(embeddings_LD, params, row)[label]
+
+
+def reads_whole_texts(head: HeadConfig) -> bool:
+    """Returns whether a head gives one vector of logits per text, from the last hidden states of its tokens."""
+    return head.kind == 'sequence' and head.features != 'mix' and not head.sentence_layers
 
 
 def open_attribution_pipeline(path: Path, checkpoint: str, options: dict[str, Any]) -> AttributionPipeline:

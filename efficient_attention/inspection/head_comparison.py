@@ -13,6 +13,7 @@ from flax import nnx
 
 from efficient_attention.attention.request import Lengths
 from efficient_attention.inference.attention_pipeline import AttentionPipeline, EncoderRows, TokenRow
+from efficient_attention.inference.attribution_pipeline import AttributionPipeline, reads_whole_texts
 from efficient_attention.inference.input_gradients import GradientTimesInput, IntegratedGradients
 from efficient_attention.inspection.agreement import (
     attention_flow,
@@ -31,8 +32,9 @@ KINDS = {'raw weights': raw_weights, 'attention rollout': attention_rollout, 'at
 def compare_pictures(pipeline: AttentionPipeline, rows: Sequence[TokenRow], count: int) -> dict[str, Any]:
     """Returns Spearman's rank correlation of each kind of token scores with the change that leaving tokens out makes.
 
-    The output is the first token's final vector, projected on its direction for the unchanged row. Special tokens are
-    neither replaced nor scored.
+    The output of a classifier that reads the first token is the logit of the label it gives the unchanged row. That of
+    another encoder is the first token's final vector, projected on its direction for the unchanged row. Special tokens
+    are neither replaced nor scored.
 
     Args:
         pipeline: a pipeline of an encoder with all layers and heads.
@@ -40,7 +42,7 @@ def compare_pictures(pipeline: AttentionPipeline, rows: Sequence[TokenRow], coun
         count: number of parts.
     """
     assert isinstance(pipeline.rows, EncoderRows)
-    output, found, used = FirstVector(pipeline.rows), dict[str, list[float]](), 0
+    output, found, used = scored_output(pipeline.rows), dict[str, list[float]](), 0
     parts = [part for row in rows for part in parts_of_row(row, output.length)]
     chosen = np.unique(np.linspace(0, len(parts) - 1, count).astype(int)) if parts else ()
     for part in (parts[number] for number in chosen):
@@ -55,7 +57,7 @@ def compare_pictures(pipeline: AttentionPipeline, rows: Sequence[TokenRow], coun
         for name, values in finite.items()
         if values
     }
-    return {'rows': used, 'most_tokens': output.length, 'correlations': means}
+    return {'output': output.name, 'rows': used, 'most_tokens': output.length, 'correlations': means}
 
 
 def text_places(row: TokenRow) -> list[int]:
@@ -82,19 +84,75 @@ def parts_of_row(row: TokenRow, length: int) -> list[TokenRow]:
     return found
 
 
-def token_scores(pipeline: AttentionPipeline, output: 'FirstVector', row: TokenRow) -> dict[str, np.ndarray]:
+def token_scores(
+    pipeline: AttentionPipeline, output: 'FirstVector | LabelLogit', row: TokenRow
+) -> dict[str, np.ndarray]:
     """Returns the scores of each token of a row for the output at its first token, by name of the kind of scores."""
     [window] = pipeline.read([row])
     weights_NLL = np.stack([layer['weights'].mean(0, dtype=np.float64) for layer in window['layers']])
     return {name: scores(weights_NLL, 0) for name, scores in KINDS.items()} | output.gradient_scores(row)
 
 
+def scored_output(rows: EncoderRows) -> 'FirstVector | LabelLogit':
+    """Returns the output of an encoder whose changes are compared with scores of tokens."""
+    head = rows.pretrained.head
+    if reads_whole_texts(head) and head.pooling == 'first':
+        return LabelLogit(AttributionPipeline(rows.pretrained, rows.path, length=rows.length))
+    return FirstVector(rows)
+
+
+class LabelLogit:
+    """The logit of the label that a classifier gives the unchanged row; of a regression, its only output.
+
+    Attributes:
+        name: the output in words.
+        length: tokens to which rows are padded, so that each function is compiled once.
+    """
+
+    name = 'the logit of the predicted label'
+
+    def __init__(self, classifier: AttributionPipeline) -> None:
+        self.classifier = classifier
+        self.length = min(MOST_TOKENS, classifier.rows.length)
+        self.gradient_times_input = GradientTimesInput(classifier.logit)
+
+    def _embeddings(self, row: TokenRow, ids_L: np.ndarray) -> tuple[Any, Any]:
+        """Returns the embeddings of a row with other ids, [L, D], and the padded row."""
+        padded = row._replace(ids_L=ids_L).padded(self.length)
+        return self.classifier.embeddings(self.classifier.params, padded, padded.tokens_BL), padded
+
+    def logits(self, row: TokenRow, ids_L: np.ndarray) -> np.ndarray:
+        """Returns the logits [C] of a row with other ids."""
+        embeddings_LD, padded = self._embeddings(row, ids_L)
+        return np.asarray(self.classifier.logits(embeddings_LD, self.classifier.params, padded), np.float32)
+
+    def changes(self, row: TokenRow, places: Sequence[int]) -> np.ndarray:
+        """Returns the change of the logit when the mask replaces the token at each place, [places]."""
+        label = int(self.logits(row, row.ids_L).argmax())
+
+        def output(ids_BL: np.ndarray) -> np.ndarray:
+            return np.array([self.logits(row, ids_L)[label] for ids_L in ids_BL])
+
+        return leave_one_out(output, row.ids_L, places, self.classifier.rows.encoder.mask)
+
+    def gradient_scores(self, row: TokenRow) -> dict[str, np.ndarray]:
+        """Returns the scores of gradient times input, and of integrated gradients from a row of masks, [L] each."""
+        embeddings_LD, padded = self._embeddings(row, row.ids_L)
+        label = jnp.int32(self.logits(row, row.ids_L).argmax())
+        scores_L = self.gradient_times_input(embeddings_LD, self.classifier.params, padded, label)
+        integrated_L = self.classifier.explain(row)['scores']
+        return {'gradient times input': scores_L[: len(row.names)], 'integrated gradients': integrated_L}
+
+
 class FirstVector:
     """The final vector of an encoder's first token, projected on its direction for the unchanged row.
 
     Attributes:
+        name: the output in words.
         length: tokens to which rows are padded, so that each function is compiled once.
     """
+
+    name = "the first token's final vector"
 
     def __init__(self, rows: EncoderRows) -> None:
         self.rows, model = rows, rows.model

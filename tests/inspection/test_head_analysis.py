@@ -10,7 +10,7 @@ import pytest
 import efficient_attention as ea
 from efficient_attention.errors import InputError
 from efficient_attention.inspection.head_analysis import HeadOptions, analyze_heads
-from efficient_attention.inspection.head_comparison import parts_of_row
+from efficient_attention.inspection.head_comparison import compare_pictures, parts_of_row, scored_output
 from efficient_attention.inspection.head_report import heads_page, write_head_report
 from tests.inference.test_generate import workdir_of
 from tests.inference.tiny_checkpoint import random_text, write_checkpoint
@@ -47,6 +47,7 @@ def test_an_encoder_is_measured_on_texts_and_dependencies(
     assert found['sentences']['test'] == {'read': 4, 'left_out': 0}
     kinds = ('raw weights', 'attention rollout', 'attention flow', 'gradient times input', 'integrated gradients')
     assert {*found['agreement']['correlations']} == {*kinds} and found['agreement']['rows'] == 2
+    assert found['agreement']['output'] == "the first token's final vector"
     check_report(found, tmp_path / 'new' / 'heads.v1')
 
 
@@ -89,6 +90,23 @@ def test_a_model_of_images_is_measured_in_pixels(tmp_path: Path):
     assert {*found['heads'][0]['shares']} == {'first', 'self', 'previous', 'next', 'left', 'above'}
     assert all(0 < one['mean_distance'] < np.hypot(3, 3) for one in found['heads'])
     assert 'the pixel above' in heads_page(found)
+
+
+def test_scores_of_a_classifier_are_compared_on_its_logit(tmp_path: Path):
+    pipeline = ea.pipeline('attention', write_checkpoint(tmp_path, 'classification'))
+    [row] = pipeline.rows.windows(random_text(8))
+    output = scored_output(pipeline.rows)
+    attribution = ea.pipeline('attribution', tmp_path / 'model')
+    whole = attribution.explain(row)
+    changed = row.ids_L.copy()
+    changed[3] = pipeline.rows.encoder.mask
+    named = ea.pipeline('attribution', tmp_path / 'model', label=whole['label'])
+    expected = abs(named.explain(row._replace(ids_L=changed))['logit'] - whole['logit'])
+    assert output.changes(row, [3]) == pytest.approx([expected], rel=1e-4) and expected > 0
+    np.testing.assert_allclose(output.gradient_scores(row)['integrated gradients'], whole['scores'], rtol=1e-5)
+    found = compare_pictures(pipeline, [row], 1)
+    assert (found['output'], found['rows']) == ('the logit of the predicted label', 1)
+    assert all(-1 <= one['mean'] <= 1 for one in found['correlations'].values()) and len(found['correlations']) == 5
 
 
 def test_equal_files_of_dependencies_are_said(encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
