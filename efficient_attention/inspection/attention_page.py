@@ -88,7 +88,8 @@ def attention_page(
         weights: an array [N, H, L, M], or an iterable of layers, such as a generator that computes them one at a time.
             A layer is an array [H, L, M], or a dict with 'weights' and, if known, the other arrays of the pipeline
             `attention`: 'layer', 'heads', 'queries', 'keys', 'scale', 'value_norms', 'softmax_weights',
-            'softmax_errors', 'hash_rounds'. Softmax weights are shown as a layer of their own, after the layer.
+            'softmax_errors', 'hash_rounds'. Softmax weights are shown as a layer of their own, after the layer. Weights
+            are drawn as they are: they may be negative, or not sum to 1.
         key_tokens: the M key tokens; by default the query tokens. If they end with the query tokens, the rest are
             segment memory.
         texts: the text of each query token, 0 or 1; None for special tokens. By default all are of text 0.

@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import flags
 
-from efficient_attention.commands.command_line import parse_flags
+from efficient_attention.commands.command_line import joined_lists, parse_flags
 from efficient_attention.commands.flags import (
     checkpoint_from_flags,
     define_batch_size,
@@ -33,7 +33,7 @@ SEARCH = ('beams', 'penalty', 'alpha')  # flags for the beam search of text-to-t
 def main() -> None:
     """Parses the flags, evaluates the run, and prints the metrics."""
     options = define_flags()
-    parse_flags(sys.argv, ('workdir',), options=options, about=__doc__)
+    parse_flags(joined_lists(sys.argv, ('mask_heads',)), ('workdir',), options=options, about=__doc__)
     # These imports are late, because --help and errors about flags would otherwise take twice as long.
     from efficient_attention.inference.evaluate_workdir import evaluate_workdir
     from efficient_attention.workdir.checkpoint_verification import verify_checkpoints
@@ -46,7 +46,7 @@ def main() -> None:
         name: options[name].value for name in (*PROTOCOL, *SEARCH) if options[name].value is not None
     }
     chosen |= {'checkpoint': checkpoint_from_flags(options), 'batch_size': options.batch_size, 'source': options.source}
-    if options.mask_heads:
+    if options.mask_heads is not None:
         from efficient_attention.models.head_gates import parse_heads
 
         chosen['mask_heads'] = parse_heads(options.mask_heads)
@@ -66,7 +66,7 @@ def define_flags() -> flags.FlagValues:
     other = 'Text for a language model in place of its held-out text, spelled as data.source: text:data/test.txt.'
     flags.DEFINE_string('source', None, other, flag_values=options)
     masked = 'Heads of self-attention to switch off, LAYER.HEAD with numbers from 0, such as 3.1,4.7.'
-    flags.DEFINE_string('mask_heads', '', masked, flag_values=options)
+    flags.DEFINE_string('mask_heads', None, masked, flag_values=options)
     define_split(('held_out', 'test'), None, 'Part of the text to evaluate on.', options)
     for name, meaning in {
         'context': 'Tokens that the model sees at once.',

@@ -126,6 +126,7 @@ def test_gates_hold_with_memory_and_in_decoding_token_by_token(memory_length: in
 @pytest.mark.parametrize(
     'text, said',
     [
+        ('', r"^'' is no list of heads; write LAYER.HEAD with commas, such as 3.1,4.7$"),
         ('3', r"^'3' is no list of heads; write LAYER.HEAD with commas, such as 3.1,4.7$"),
         ('3.0', '^there is no layer 3; the model has layers 0 to 2$'),
         ('1.1,0.1', '^there is no head 0.1; layer 0 has 1 heads, from 0$'),

@@ -89,7 +89,8 @@ def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool =
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InputError(f'tokenizer {path}: cannot be read ({error.strerror})') from None
+        where = '' if path.is_absolute() else f'; the path is relative to {Path.cwd()}'
+        raise InputError(f'tokenizer {path}: cannot be read ({error.strerror}{where})') from None
     added = added_tokens(path.parent)
     if path.name == PAIR[0]:
         return add_author_tokens(load_byte_level_bpe(path.parent), added)

@@ -114,3 +114,10 @@ def test_bert_base_cased():
     tokenizer = load_tokenizer(REAL_CASED, lowercase=False)
     assert vocabulary_of(tokenizer, str(REAL_CASED)).size == 28996
     assert tokenizer.encode('Paris is nice', add_special_tokens=False).tokens == ['Paris', 'is', 'nice']
+
+
+def test_a_relative_path_says_where_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    said = f'^tokenizer runs/vocab.txt: cannot be read .No such file or directory; the path is relative to {tmp_path}.$'
+    with pytest.raises(InputError, match=said):
+        load_tokenizer('runs/vocab.txt', lowercase=True)
