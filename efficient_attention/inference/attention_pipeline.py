@@ -46,6 +46,7 @@ START = '<start>'  # name of the token before an image
 COMPRESSED = '<compressed>'  # name of a key that stands for several tokens of a compressed memory
 WINDOW = 1024  # default tokens per window of a decoder that can read any number
 AT_ONCE = 512  # up to this many tokens, one compiled program computes the weights of all chosen layers
+BYTES_AT_ONCE = 200_000_000  # bytes of weights of one layer of a long window that `windows` computes together
 NO_CHARACTER = '\N{REPLACEMENT CHARACTER}'
 KEY_ARRAYS = ('keys', 'value_norms')  # arrays of a layer whose second axis is that of the keys
 Arrays = dict[str, Any]
@@ -263,19 +264,20 @@ class AttentionPipeline:
     def windows(self, text: str | tuple[str, str]) -> Iterator[dict[str, Any]]:
         """Returns the windows of one text, as `__call__` does, but computes them and their layers one at a time.
 
-        'layers' is an iterator, so the caller needs memory for the weights of only one layer of a long window.
+        'layers' is an iterator. A layer of a long window comes in several dicts, each with some of the heads, as
+        'heads' says. So the caller needs memory for the weights of a few heads, about 200 MB.
         """
         rows = self.rows_of(text)
         warn_of_windows(rows, stacklevel=3)
-        return self.read(rows)
+        return self.read(rows, bytes_at_once=BYTES_AT_ONCE)
 
     def rows_of(self, text: Any) -> list[TokenRow]:
         """Returns the rows of a text or of two texts; raises InputError for anything else."""
         check_input(text)
         return self.rows.windows(text)
 
-    def read(self, rows: list[TokenRow]) -> Iterator[dict[str, Any]]:
-        """Yields the windows of a text's rows."""
+    def read(self, rows: list[TokenRow], *, bytes_at_once: float = math.inf) -> Iterator[dict[str, Any]]:
+        """Yields the windows of a text's rows; a dict of a layer of a long row has weights of up to this many bytes."""
         config, earlier = self.rows.model.config, list[str]()
         height, *rest = getattr(self.rows, 'image_shape', ()) or (0,)
         image = {'image_shape': (height, math.prod(rest))} if height else {}
@@ -283,23 +285,27 @@ class AttentionPipeline:
         for row in rows:
             compressed = int((memory.compressed.segments_BM != 0).sum()) if isinstance(memory, CompressedMemory) else 0
             keys = [COMPRESSED] * compressed + [*earlier, *row.names]
-            layers, memory = self.layer_arrays(row.padded(self.rows.padded_length(len(row.ids_L))), memory)
+            padded = row.padded(self.rows.padded_length(len(row.ids_L)))
+            layers, memory = self.layer_arrays(padded, memory, bytes_at_once)
             parts = (self.without_padding(*one, len(row.names), len(keys)) for one in layers)
             yield {'tokens': row.names, 'key_tokens': keys, 'texts': row.text_numbers, **image, 'layers': parts}
             earlier = [*earlier, *row.names][-config.memory_length :] if config.memory_length else []
 
     def layer_arrays(
-        self, row: PaddedRow, memory: AnyMemory | None
-    ) -> tuple[Iterator[tuple[int, Arrays]], AnyMemory | None]:
-        """Returns the numbers and arrays of the chosen layers, and the memory after the row."""
+        self, row: PaddedRow, memory: AnyMemory | None, bytes_at_once: float
+    ) -> tuple[Iterator[tuple[int, Sequence[int], Arrays]], AnyMemory | None]:
+        """Returns the numbers of the chosen layers and heads with their arrays, and the memory after the row."""
         if row.tokens_BL.shape[1] <= AT_ONCE:
             found, memory = compiled_arrays(self.graph, self.params, row, memory, (self.layers, self.heads))
-            return iter(found.items()), memory
+            return ((number, self.heads, arrays) for number, arrays in found.items()), memory
         readings, memory = row_readings(self.rows.model, row, memory)
         chosen = (one for one in readings if one.number in self.layers)
-        return ((one.number, head_arrays(one, self.heads, by_blocks=True)) for one in chosen), memory
+        parts = ((one, heads) for one in chosen for heads in head_groups(one, self.heads, bytes_at_once))
+        return ((one.number, heads, head_arrays(one, heads, by_blocks=True)) for one, heads in parts), memory
 
-    def without_padding(self, number: int, arrays: Arrays, queries: int, keys: int) -> dict[str, Any]:
+    def without_padding(
+        self, number: int, chosen: Sequence[int], arrays: Arrays, queries: int, keys: int
+    ) -> dict[str, Any]:
         """Returns a layer's dict: its arrays without padding at the end and empty memory at the start."""
         arrays = jax.device_get(arrays)
         heads, padded, slots = arrays['weights'].shape
@@ -316,7 +322,7 @@ class AttentionPipeline:
             rounds = placed | {'chunk_count': int(rounds['chunk_count'])}
         return parts | {
             'layer': number,
-            'heads': [*self.heads[:heads]],
+            'heads': [*chosen[:heads]],
             'weights': weights,
             'queries': None if query is None else query[:, :queries],
             'scale': None if scale is None else float(scale),
@@ -358,16 +364,25 @@ def head_arrays(reading: LayerReading, chosen: Sequence[int], *, by_blocks: bool
     heads = np.array([head for head in chosen if head < query_BLHK.shape[2]], np.int32)
     access = reading.mechanism.key_access
     weights_of: Any = weights_of_heads if by_blocks else lambda one, heads: one.weights()[0, heads]
-    softmax, rounds = reading.estimated_softmax(), reading.hash_rounds()
+    softmax, rounds = reading.estimated_softmax(heads), reading.hash_rounds()
     return {
         'weights': weights_of(reading, heads),
         'queries': query_BLHK[0].swapaxes(0, 1)[heads] if access.queries else None,
         'keys': key_BMGK[0].swapaxes(0, 1)[heads * key_BMGK.shape[2] // query_BLHK.shape[2]] if access.keys else None,
         'scale': reading.logit_scale,
         'value_norms': reading.value_norms()[0, heads],
-        'softmax_weights': None if softmax is None else weights_of(softmax, heads),
+        'softmax_weights': None if softmax is None else weights_of(softmax, np.arange(len(heads))),
         'hash_rounds': None if rounds is None else placed_tokens(*rounds, heads),
     }
+
+
+def head_groups(reading: LayerReading, heads: Sequence[int], most: float) -> Iterator[Sequence[int]]:
+    """Yields the heads of a layer in groups whose weights have up to `most` bytes together, but at least one head."""
+    queries, keys = reading.operands.query_BLHK.shape[1], reading.operands.key_BMHK.shape[1]
+    matrices = 1 if reading.estimated_softmax(np.arange(1)) is None else 2
+    count = int(min(max(most / (4 * queries * keys * matrices), 1), len(heads)))
+    for start in range(0, len(heads), count):
+        yield heads[start : start + count]
 
 
 def placed_tokens(buckets_BHTL: Array, chunks_BHTL: Array, chunk_count: int, heads: np.ndarray) -> Arrays:

@@ -56,9 +56,8 @@ class ReadLayer(NamedTuple):
     heads: list[int]
     scale: float | None
     edges: list[HeadEdges]
-    arrays: dict[
-        str, Any
-    ]  # 'norms' [H, M], 'rounds' [2, H, T, L], 'neurons': queries and keys; absent ones are missing
+    # 'norms' [H, M], 'rounds' [2, H, T, L], 'neurons': queries and keys; absent ones are missing
+    arrays: dict[str, Any]
     left_out: list[str]  # names of arrays that are larger than the page
     errors: list[float] | None  # of each head, if its weights are an estimate
     chunk_count: int | None  # of each round of LSH
@@ -167,7 +166,7 @@ def _read_windows(
         found.append(ReadWindow(record, []))
         for layer in _with_softmax(window['layers']):
             size = len(record['tokens']), len(window['key_tokens'])
-            found[-1].layers.append(_read_layer(layer, size, budget))
+            _add_layer(found[-1].layers, _read_layer(layer, size, budget))
             heads = [head for one in found for part in one.layers for head in part.edges]
             most = max(1, most_edges([(head.counts_L, head.key_count) for head in heads], room))
             for one in found:
@@ -175,6 +174,28 @@ def _read_windows(
                     part._replace(edges=[head.with_most(most) for head in part.edges]) for part in one.layers
                 ]
     return found
+
+
+def _add_layer(layers: list[ReadLayer], part: ReadLayer) -> None:
+    """Appends a layer, or joins it to the one of the same name if that has other heads."""
+    for place, one in enumerate(layers):
+        if one.name == part.name and not {*one.heads} & {*part.heads}:
+            arrays: dict[str, Any] = {}
+            for name in one.arrays.keys() & part.arrays.keys():
+                first, second = one.arrays[name], part.arrays[name]
+                if name == 'neurons':
+                    arrays[name] = [np.concatenate(both) for both in zip(first, second, strict=True)]
+                else:
+                    arrays[name] = np.concatenate([first, second], axis=1 if name == 'rounds' else 0)
+            layers[place] = one._replace(
+                heads=[*one.heads, *part.heads],
+                edges=[*one.edges, *part.edges],
+                arrays=arrays,
+                left_out=sorted({*one.left_out, *part.left_out}),
+                errors=None if one.errors is None else [*one.errors, *(part.errors or ())],
+            )
+            return
+    layers.append(part)
 
 
 def _with_softmax(layers: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

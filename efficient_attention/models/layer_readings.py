@@ -131,12 +131,18 @@ class LayerReading:
         chunks_BHTL, buckets_BHTL = chunks_and_buckets(request, layout)
         return buckets_BHTL, chunks_BHTL, layout.chunk_count
 
-    def estimated_softmax(self) -> 'LayerReading | None':
-        """Returns the reading with the softmax attention that FAVOR's features estimate; None for other mechanisms."""
+    def estimated_softmax(self, heads: np.ndarray) -> 'LayerReading | None':
+        """Returns the softmax attention that FAVOR's features estimate, with only these heads; None for other
+        mechanisms.
+        """
         if not isinstance(self.mechanism, FAVOR) or self.mechanism.kernel != 'softmax':
             return None
         softmax = parse_mechanism('causal' if self.mechanism.causal else 'full')
-        return dataclasses.replace(self, mechanism=softmax, options=dataclasses.replace(self.options, rng=None))
+        query_BLHK, key_BMGK = self.operands.query_BLHK, self.operands.key_BMHK
+        groups = heads * key_BMGK.shape[2] // query_BLHK.shape[2]
+        own = self.operands._replace(query_BLHK=query_BLHK[:, :, heads], key_BMHK=key_BMGK[:, :, groups])
+        options = dataclasses.replace(self.options, rng=None)
+        return dataclasses.replace(self, mechanism=softmax, operands=own, options=options)
 
     def _request(self) -> Request:
         query_BLHK, key_BMHK = self.operands.query_BLHK, self.operands.key_BMHK

@@ -12,6 +12,7 @@ from PIL import Image
 import efficient_attention as ea
 from efficient_attention.errors import InputError
 from efficient_attention.inference import attention_pipeline
+from efficient_attention.inspection.attention_page import attention_page_of_windows
 from efficient_attention.models.layer_readings import LayerReading
 from tests.inference import tiny_checkpoint
 from tests.inference.test_generate import workdir_of
@@ -97,6 +98,31 @@ def test_long_windows_have_the_arrays_of_short_ones(kind: str, request: pytest.F
                 np.testing.assert_allclose(layer.pop(name), expected.pop(name), atol=1e-5)
             assert layer.pop('scale') == pytest.approx(expected.pop('scale')) and layer == expected
         assert window == whole
+
+
+@pytest.mark.parametrize('attention', ['causal', 'favor(16, causal=True)', 'lsh(4, 2, causal=True)'])
+def test_a_page_joins_the_heads_of_a_long_window(tmp_path: Path, attention: str):
+    fields = {'model.attention': attention, 'model.shared_qk': attention.startswith('lsh')}
+    run = ea.pipeline('attention', workdir_of(tmp_path, **fields | {'model.attention_dropout_rate': 0.0}))
+    [whole] = run(PAIR[1])
+    [layer] = whole['layers']
+    with mock.patch.object(attention_pipeline, 'AT_ONCE', 0), mock.patch.object(attention_pipeline, 'BYTES_AT_ONCE', 1):
+        [window] = run.windows(PAIR[1])
+        parts = [*window['layers']]
+    assert [(part['layer'], part['heads']) for part in parts] == [(0, [0]), (0, [1])]
+    for name in ('weights', 'queries', 'keys', 'value_norms', 'softmax_weights', 'softmax_errors'):
+        if layer[name] is not None:
+            np.testing.assert_allclose(np.concatenate([part[name] for part in parts]), layer[name], atol=1e-5)
+    joined, expected = (
+        read_page(attention_page_of_windows({**window, 'layers': layers})).content['windows'][0]['layers']
+        for layers in (parts, [layer])
+    )
+    assert [one['layer'] for one in joined] == [one['layer'] for one in expected]
+    for one, other in zip(joined, expected, strict=True):
+        assert [head['head'] for head in one['heads']] == [0, 1]
+        for found, wanted in zip(one['heads'], other['heads'], strict=True):
+            assert found.keys() == wanted.keys() and found['edges'] == wanted['edges']
+            assert found['top'] == pytest.approx(wanted['top'], rel=1e-4)
 
 
 def test_texts_of_one_bucket_share_a_program(encoder: Path):

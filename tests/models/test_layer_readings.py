@@ -245,8 +245,9 @@ def test_favor_is_beside_the_softmax_that_it_estimates(kind: type):
     [softmax] = layer_readings(
         made(kind, fields | {'attention': 'causal' if kind is Decoder else 'full'}), TOKENS, PACKED
     )
-    found = reading.estimated_softmax()
-    assert found is not None and softmax.estimated_softmax() is None is softmax.hash_rounds()
+    heads = np.arange(reading.operands.query_BLHK.shape[2])
+    found = reading.estimated_softmax(heads)
+    assert found is not None and softmax.estimated_softmax(heads) is None is softmax.hash_rounds()
     assert_close(found.weights(), softmax.weights())
     assert_close(jnp.concatenate([*found.weight_blocks(5)], axis=2), softmax.weights())
 
