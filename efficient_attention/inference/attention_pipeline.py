@@ -379,8 +379,9 @@ def head_arrays(reading: LayerReading, chosen: Sequence[int], *, by_blocks: bool
 def head_groups(reading: LayerReading, heads: Sequence[int], most: float) -> Iterator[Sequence[int]]:
     """Yields the heads of a layer in groups whose weights have up to `most` bytes together, but at least one head."""
     queries, keys = reading.operands.query_BLHK.shape[1], reading.operands.key_BMHK.shape[1]
+    heads = [head for head in heads if head < reading.operands.query_BLHK.shape[2]]  # layers may have fewer heads
     matrices = 1 if reading.estimated_softmax(np.arange(1)) is None else 2
-    count = int(min(max(most / (4 * queries * keys * matrices), 1), len(heads)))
+    count = int(max(1, min(most / (4 * queries * keys * matrices), len(heads))))
     for start in range(0, len(heads), count):
         yield heads[start : start + count]
 

@@ -135,7 +135,7 @@ class LayerReading:
         """Returns the softmax attention that FAVOR's features estimate, with only these heads; None for other
         mechanisms.
         """
-        if not isinstance(self.mechanism, FAVOR) or self.mechanism.kernel != 'softmax':
+        if not isinstance(self.mechanism, FAVOR) or self.mechanism.kernel != 'softmax' or not len(heads):
             return None
         softmax = parse_mechanism('causal' if self.mechanism.causal else 'full')
         query_BLHK, key_BMGK = self.operands.query_BLHK, self.operands.key_BMHK
