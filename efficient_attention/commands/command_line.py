@@ -121,7 +121,7 @@ def joined_lists(arguments: list[str], names: Collection[str]) -> list[str]:
         before, last = [None, None, *joined][-2:]
         follows = any(before == f'--{name}' or (last or '').startswith(f'--{name}=') for name in names)
         if follows and not argument.startswith('-'):
-            joined[-1] += f',{argument}'
+            joined[-1] = f'{joined[-1].removesuffix(",")},{argument}'
         else:
             joined.append(argument)
     return joined

@@ -91,6 +91,8 @@ def analyze_heads(model: Path, options: HeadOptions) -> dict[str, Any]:
         LOG.warning('dev and test have the same sentences: heads are counted on the sentences that chose them')
     pipeline = open_attention_pipeline(model, options.checkpoint, {'length': options.length})
     found: dict[str, Any] = {'model': str(model), 'length': pipeline.rows.length}
+    if dev and image_shape_of(pipeline):
+        raise InputError(f'{model} reads images; --dependencies needs a model of texts')
     if files:
         texts = [rows for path in files if (rows := first_windows(pipeline, path, options.limit))]
         found |= measure_texts(pipeline, texts)

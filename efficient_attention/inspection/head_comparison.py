@@ -109,10 +109,9 @@ class LabelLogit:
         length: tokens to which rows are padded, so that each function is compiled once.
     """
 
-    name = 'the logit of the predicted label'
-
     def __init__(self, classifier: AttributionPipeline) -> None:
         self.classifier = classifier
+        self.name = 'the logit of the predicted label' if classifier.is_classifier else 'the predicted number'
         self.length = min(MOST_TOKENS, classifier.rows.length)
         self.gradient_times_input = GradientTimesInput(classifier.logit)
 

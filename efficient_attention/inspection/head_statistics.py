@@ -22,7 +22,6 @@ PIECE_MARKS = (
     '\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}',
     '\N{LOWER ONE EIGHTH BLOCK}',
 )  # WordPiece, BPE, Unigram
-STEPS = {'self': 0, 'previous': -1, 'next': 1}  # places after the query's own
 
 Head = tuple[int, int]  # layer and head, from 0
 
@@ -64,7 +63,6 @@ class HeadStatistics:
 
     def __init__(self, image_shape: tuple[int, ...] | None = None) -> None:
         self.image_shape = image_shape
-        self.steps = STEPS if image_shape is None else STEPS | image_steps(image_shape)
         self.sums: dict[int, dict[str, np.ndarray]] = {}
 
     def add(self, layer: Mapping[str, Any], classes: Mapping[str, np.ndarray]) -> None:
@@ -77,11 +75,12 @@ class HeadStatistics:
             weights_HlM, has_keys_Hl = normalized(block_HlM)
             found = {'queries': has_keys_Hl, 'entropy': entr(weights_HlM).sum(-1)}
             found |= self.distances(weights_HlM, places_l)
-            found |= {f'share/{name}': x for name, x in shares(weights_HlM, places_l, classes, self.steps).items()}
+            near = neighbours(places_l, self.image_shape)
+            found |= {f'share/{name}': x for name, x in shares(weights_HlM, classes, near).items()}
             if norms_HM is not None:
                 valued_HlM, has_value_Hl = normalized(weights_HlM * norms_HM[:, None].astype(np.float64))
                 found['valued_queries'] = has_value_Hl
-                by_values = shares(valued_HlM, places_l, classes, self.steps)
+                by_values = shares(valued_HlM, classes, near)
                 found |= {f'value_share/{name}': x for name, x in by_values.items()}
             sums = self.sums.setdefault(int(layer['layer']), {})
             for name, x_Hl in found.items():
@@ -144,21 +143,30 @@ def columns_and_channels(image_shape: tuple[int, ...]) -> tuple[int, int]:
     return image_shape[1], math.prod(image_shape[2:])
 
 
-def image_steps(image_shape: tuple[int, ...]) -> dict[str, int]:
-    """Returns how many tokens the same channel of the pixel to the left, and of the pixel above, is away."""
-    columns, channels = columns_and_channels(image_shape)
-    return {'left': -channels, 'above': -columns * channels}
+def neighbours(places_l: np.ndarray, image_shape: tuple[int, ...] | None) -> dict[str, np.ndarray]:
+    """Returns the places of each query's neighbours, [l]; a number below 0 is no place.
+
+    In images, 'left' and 'above' are the same channel of the pixel to the left and of the pixel above.
+    """
+    found = {'self': places_l, 'previous': places_l - 1, 'next': places_l + 1}
+    if image_shape is not None:
+        columns, channels = columns_and_channels(image_shape)
+        has_left_l = (places_l - 1) // channels % columns > 0
+        above_l = places_l - columns * channels
+        # Place 0 is the start token, which is no pixel.
+        found['left'] = np.where(has_left_l, places_l - channels, -1)
+        found['above'] = np.where(above_l > 0, above_l, -1)
+    return found
 
 
 def shares(
-    weights_HlM: np.ndarray, places_l: np.ndarray, classes: Mapping[str, np.ndarray], steps: Mapping[str, int]
+    weights_HlM: np.ndarray, classes: Mapping[str, np.ndarray], near: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Returns the share of weight of each class of keys, [H, l], and of the key at each step from the query's place."""
+    """Returns the share of weight of each class of keys, and of each query's neighbours, [H, l] each."""
     keys = weights_HlM.shape[-1]
     found = {name: weights_HlM[..., is_member_M].sum(-1) for name, is_member_M in classes.items()}
-    queries_l = np.arange(len(places_l))
-    for name, step in steps.items():
-        at_l = places_l + step
+    queries_l = np.arange(weights_HlM.shape[1])
+    for name, at_l in near.items():
         is_key_l = (at_l >= 0) & (at_l < keys)
         found[name] = weights_HlM[:, queries_l, np.clip(at_l, 0, keys - 1)] * is_key_l
     return found

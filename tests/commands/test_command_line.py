@@ -351,6 +351,7 @@ def test_help_without_a_sub_command_lists_them(capsys):
         (['score', '--shots', '0', '1', '8', '--seed', '3'], ['score', '--shots', '0,1,8', '--seed', '3']),
         (['score', '--shots=0', '1', '--files', 'a', 'b,c'], ['score', '--shots=0,1', '--files', 'a,b,c']),
         (['score', '--files', 'a', '--model', 'x', 'y'], ['score', '--files', 'a', '--model', 'x', 'y']),
+        (['score', '--files', 'a,', 'b'], ['score', '--files', 'a,b']),
         (['score', '--files'], ['score', '--files']),
         (['score'], ['score']),
     ],

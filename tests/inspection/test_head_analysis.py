@@ -85,7 +85,11 @@ def test_a_model_of_images_is_measured_in_pixels(tmp_path: Path):
     fields = {'data.source': write_images(tmp_path), 'data.units': 'pixels', 'data.image_shape': (4, 4, 3)}
     fields |= {'data.vocab_size': 257, 'data.length': 48, 'model.attention': 'causal', 'model.max_length': 48}
     images = ','.join(str(tmp_path / 'images' / f'{number}.png') for number in range(2))
-    found = analyze_heads(workdir_of(tmp_path, **fields), HeadOptions(text=images))
+    workdir = workdir_of(tmp_path, **fields)
+    found = analyze_heads(workdir, HeadOptions(text=images))
+    file = str(write_conllu(tmp_path / 'dev.conllu', [OLD_DOG, KING]))
+    with pytest.raises(InputError, match=f'^{workdir} reads images; --dependencies needs a model of texts$'):
+        analyze_heads(workdir, HeadOptions(dependencies=[file, file]))
     assert (found['windows'], found['tokens']) == (2, 96) and 'agreement' not in found
     assert {*found['heads'][0]['shares']} == {'first', 'self', 'previous', 'next', 'left', 'above'}
     assert all(0 < one['mean_distance'] < np.hypot(3, 3) for one in found['heads'])

@@ -92,13 +92,14 @@ def test_the_distance_between_pixels_is_euclidean(channels: int):
 def test_shares_of_the_pixels_to_the_left_and_above():
     count = 12 * 3
     weights = np.zeros((2, count, count))
-    weights[0, 3:, :-3] += np.eye(count - 3)  # the same channel, one pixel before
-    weights[1, 12:, :-12] += np.eye(count - 12)  # one row of 4 pixels before
+    weights[0, 3:, :-3] += np.eye(count - 3)  # the same channel one pixel before, or the start token
+    weights[1, 12:, :-12] += np.eye(count - 12)  # the same channel one row of 4 pixels before, or the start token
     statistics = HeadStatistics(image_shape=(3, 4, 3))
     statistics.add(layer_of(weights), {})
     left, above = (one['shares'] for one in statistics.result())
-    assert left == {'self': 0, 'previous': 0, 'next': 0, 'left': 1, 'above': 0}
-    assert above == {'self': 0, 'previous': 0, 'next': 0, 'left': 0, 'above': 1}
+    # 35 bytes are read: 9 in the first columns of 3 rows have none to the left, and 12 in the first row none above.
+    assert left == pytest.approx({'self': 0, 'previous': 0, 'next': 0, 'left': (35 - 9) / 33, 'above': 0})
+    assert above == pytest.approx({'self': 0, 'previous': 0, 'next': 0, 'left': 0, 'above': (35 - 12) / 24})
 
 
 def test_the_divergence_of_two_heads():
